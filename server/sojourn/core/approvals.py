@@ -1,0 +1,65 @@
+"""Approvals: calls that may not run before somebody decides, and what a decision means.
+
+An approval is bound to the exact arguments by their SHA-256; silence or an error never approves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import orjson
+
+from .messages import InputPart
+from .values import Json, Value
+
+Policy = Literal["allow", "ask", "deny"]
+DecisionKind = Literal["approve", "deny", "edit", "answer", "abort", "stopped", "closed", "expired"]
+"""What people may send is the first five; the last three are the daemon's own."""
+
+
+class PathStep(Value):
+    """One ancestor on the way to the agent that asks: `call_id` is the call of `agent_id` that the child works for."""
+
+    agent_id: str
+    call_id: str
+
+
+class Decision(Value):
+    """How an approval ended. `by` is a clientId, or `policy`, `limit`, `stop`."""
+
+    decision: DecisionKind
+    by: str
+    at: str
+    arguments: dict[str, Any] | None = None
+    content: tuple[InputPart, ...] | None = None
+    reason: str | None = None
+    scope: Literal["once", "run", "agent"] | None = None
+
+
+class Approval(Value):
+    """A call that waits for a decision, or waited for one. Unchanged by restarts."""
+
+    approval_id: str
+    agent_id: str
+    path: tuple[PathStep, ...] = ()
+    run_id: str
+    call_id: str
+    tool_name: str
+    args: dict[str, Any]
+    args_sha256: str
+    since: str
+    expires_at: str | None = None
+    editable: bool = True
+    decision: Decision | None = None
+
+
+def args_sha256(args: Json) -> str:
+    """The hash that binds a decision to what runs: SHA-256 of the arguments as compact JSON with sorted keys."""
+    return hashlib.sha256(orjson.dumps(args, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def policy_of(tool_name: str, approvals: Mapping[str, Policy], own: Policy) -> Policy:
+    """The policy of a call: `approvals[name]`, else `approvals["*"]`, else the tool's own."""
+    return approvals.get(tool_name) or approvals.get("*") or own

@@ -1,0 +1,97 @@
+"""What every value of the core shares: frozen, strict about unknown fields, camelCase outside and snake_case inside.
+
+Text from outside passes `clean` once, at the door; after that nothing in it can make an encoder raise.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar, cast
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from .errors import InvalidParams
+
+Json = Any
+"""A JSON value: dict, list, str, int, float, bool or None. Always finite, never a lone surrogate (see `clean`)."""
+
+T = TypeVar("T")
+
+
+class Value(BaseModel):
+    """A frozen pydantic value. On the wire its fields are lowerCamelCase and absent when None."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+    def wire(self) -> dict[str, Any]:
+        """The value as plain JSON data in its wire form (camelCase, optional fields that are None left out)."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def encode(value: Json) -> bytes:
+    """JSON data (already `clean`, e.g. from `Value.wire`) as compact UTF-8 JSON."""
+    return orjson.dumps(value)
+
+
+def decode(data: bytes | str) -> Json:
+    """The JSON data in `data`, which we wrote ourselves. Text from outside is parsed where it comes in."""
+    return orjson.loads(data)
+
+
+def clean(value: T, *, at: str = "") -> T:
+    """`value` with lone surrogates replaced by U+FFFD, everywhere in it; the same object when nothing had to change.
+
+    Raises `InvalidParams` naming the place (as `a.b[2]`) of a NaN, an infinity or an integer beyond 64 bits: they are
+    not JSON that every reader takes, and SQLite's integers end there.
+    """
+    return cast("T", _clean(value, at))
+
+
+def _clean(value: Any, at: str) -> Any:
+    if isinstance(value, str):
+        return _clean_text(value)
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        raise InvalidParams(f"{at or 'the value'!r} is {value!r}; a JSON number must be finite.", field=at)
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return value
+        raise InvalidParams(f"{at or 'the value'!r} does not fit into 64 bits.", field=at)
+    if isinstance(value, dict):
+        return _clean_dict(value, at)
+    if isinstance(value, list):
+        new = [_clean(item, f"{at}[{i}]") for i, item in enumerate(value)]
+        return new if any(a is not b for a, b in zip(new, value, strict=True)) else value
+    return value
+
+
+def _clean_dict(value: dict[Any, Any], at: str) -> dict[Any, Any]:
+    changed = False
+    new: dict[Any, Any] = {}
+    for key, item in value.items():
+        fresh_key, fresh = _clean(key, at), _clean(item, f"{at}.{key}" if at else str(key))
+        changed = changed or fresh_key is not key or fresh is not item
+        new[fresh_key] = fresh
+    return new if changed else value
+
+
+def _clean_text(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

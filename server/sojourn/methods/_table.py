@@ -1,0 +1,91 @@
+"""The one table of JSON-RPC methods, and what a method sees of the connection it serves.
+
+Dispatch, validation, `docs/protocol.md`, `sojourn protocol`, `sojourn call` and the Python client are read from
+`METHODS`. A method is one short function from (session, params) to a result that ends in one call of the hub. This
+room imports the hub for typing only, so that a client can import it without models, tools, store, pygls or httpx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from pydantic import Field
+
+from sojourn.core.agent import Caller
+from sojourn.core.values import Value
+
+if TYPE_CHECKING:
+    from sojourn.agents.hub import Hub
+
+
+class Params(Value):
+    """A method's parameters. Unknown fields are refused by name; `_meta` is ignored."""
+
+    MUTATING: ClassVar[bool] = False
+
+    meta: dict[str, Any] | None = Field(default=None, alias="_meta", repr=False)
+
+
+class Mutating(Params):
+    """Parameters of a method that changes something: the same `requestId` with the same body is answered once."""
+
+    MUTATING: ClassVar[bool] = True
+
+    request_id: str | None = Field(default=None, min_length=1, max_length=200)
+
+
+class Result(Value):
+    """A method's result."""
+
+
+class Session(Protocol):
+    """What a method sees of its connection. One object a connection, for its life."""
+
+    hub: Hub
+    client_id: str | None
+    root_path: str | None
+    """The client's workspace directory (`rootUri` of `initialize`), the default `cwd` of agents it creates."""
+
+    def caller(self, params: Params, method: str) -> Caller:
+        """Who asks, with the request's id and body hash when it carries a `requestId`."""
+        ...
+
+    def cancel_requested(self) -> bool:
+        """Whether the request that the current task answers was cancelled by its client (not: the client left)."""
+        ...
+
+
+P = TypeVar("P", bound=Params)
+Handler = Callable[[Any, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method: its wire name, the models of its params and result (None = null), its handler and its doc."""
+
+    name: str
+    params: type[Params]
+    result: type[Value] | None
+    handler: Handler
+    doc: str
+    ready: bool = True
+    """Whether it needs `initialize` first."""
+
+
+METHODS: dict[str, Method] = {}
+
+
+def method(
+    name: str, *, params: type[P], result: type[Value] | None
+) -> Callable[[Callable[[Session, P], Awaitable[Any]]], Callable[[Session, P], Awaitable[Any]]]:
+    """Enters a handler into `METHODS` under its wire name. Its docstring becomes the method's documentation."""
+
+    def enter(handler: Callable[[Session, P], Awaitable[Any]]) -> Callable[[Session, P], Awaitable[Any]]:
+        if name in METHODS:
+            raise RuntimeError(f"The method {name!r} is defined twice.")
+        METHODS[name] = Method(name, params, result, handler, handler.__doc__ or "")
+        return handler
+
+    return enter

@@ -1,0 +1,1 @@
+"""How a conversation gets its next message. The only room that knows httpx."""

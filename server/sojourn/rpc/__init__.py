@@ -1,0 +1,1 @@
+"""The wire. The only room that imports pygls and lsprotocol."""

@@ -1,0 +1,1 @@
+"""Where everything is kept: one store, one order of commits."""

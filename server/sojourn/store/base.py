@@ -1,0 +1,123 @@
+"""What a store promises: transitions in one order, commit then publish, and nothing of a transition that failed.
+
+A *transition* is a plain function of a `Tx`. The store runs it where no other transition runs, so it reads and writes
+without races; when it raises, nothing of it is kept and its neighbours are untouched. Its result, and everything it
+gave to `Tx.publish`, comes back to the event loop after the commit, in commit order: first what was published (one
+call of the listener per batch), then the waiting callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from .records import Record
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+
+class Conflict(Exception):
+    """A row with this key, or with these unique values, exists already."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a store has done since it was opened, and how large it is."""
+
+    path: str
+    bytes: int
+    commits: int
+    transitions: int
+
+
+class ReadTx(Protocol):
+    """A consistent view. Never kept across an await."""
+
+    def get(self, kind: type[R], *key: Any) -> R | None:
+        """The record with this primary key (values in the order of `kind.TABLE.key`), a fresh object, or None."""
+        ...
+
+    def find(
+        self,
+        kind: type[R],
+        *,
+        order: str | Sequence[str] = (),
+        desc: bool = False,
+        after: Any = None,
+        limit: int | None = None,
+        **where: Any,
+    ) -> list[R]:
+        """Records whose columns equal `where` (a tuple value means "one of these", None means IS NULL).
+
+        Ordered by `order` (a column or several), default the primary key; `after` is the value, or the tuple of values,
+        of the order columns behind which to start (before which, with `desc`).
+        """
+        ...
+
+    def count(self, kind: type[R], **where: Any) -> int:
+        """How many records `find` would answer."""
+        ...
+
+
+class Tx(ReadTx, Protocol):
+    """A transition under way."""
+
+    def insert(self, record: Record) -> None:
+        """Adds a row. Raises `Conflict` when its key or a unique value is taken."""
+        ...
+
+    def put(self, record: Record) -> None:
+        """Adds the row or replaces the one with its key. Raises `Conflict` when another row holds a unique value."""
+        ...
+
+    def update(self, record: Record, *fields: str) -> None:
+        """Writes these fields of an existing row. Raises `KeyError` when there is none with its key."""
+        ...
+
+    def delete(self, kind: type[R], *key: Any) -> bool:
+        """Removes a row; answers whether there was one."""
+        ...
+
+    def delete_some(self, kind: type[R], limit: int, **where: Any) -> int:
+        """Removes at most `limit` rows that match; answers how many. For deleting much in pieces."""
+        ...
+
+    def publish(self, item: Any) -> None:
+        """Hands `item` to the commit listener once this transition is committed; forgotten when it fails."""
+        ...
+
+
+class Store(Protocol):
+    """Where everything is kept."""
+
+    store_id: str
+
+    async def write(self, transition: Callable[[Tx], T]) -> T:
+        """Commits a transition and answers its result.
+
+        Raises what the transition raised (nothing kept), or `core.errors.StorageError` when the commit failed. Being
+        cancelled does not undo it: the transition is either committed or not, whoever waits.
+        """
+        ...
+
+    async def read(self, query: Callable[[ReadTx], T]) -> T:
+        """Answers a query from a consistent view that holds every transition acknowledged before the call."""
+        ...
+
+    def on_commit(self, listener: Callable[[list[Any]], None]) -> None:
+        """Sets the one function that gets what was published, on the event loop, in commit order, a list per batch."""
+        ...
+
+    def on_degraded(self, listener: Callable[[str | None], None]) -> None:
+        """Sets the function that hears that commits fail (with the reason) or work again (None)."""
+        ...
+
+    def stats(self) -> StoreStats:
+        """Numbers for `server/status` and for checks."""
+        ...
+
+    async def aclose(self) -> None:
+        """Commits what is queued, then closes. Idempotent."""
+        ...

@@ -1,0 +1,122 @@
+"""What a tool is: a spec, and one coroutine from arguments to output. And what it gets to work with: `ToolContext`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from sojourn.core.agent import AgentConfig
+from sojourn.core.approvals import Policy
+from sojourn.core.messages import Content, InputPart, ToolSpec, parts
+
+OnInterrupt = Literal["fail", "rerun"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInfo:
+    """A tool as the daemon knows it. `approval` is its own policy; `source` says where it comes from.
+
+    `on_interrupt`: `rerun` promises that running the call again after a crash is harmless; its call id is the key (D11).
+    """
+
+    spec: ToolSpec
+    approval: Policy = "ask"
+    on_interrupt: OnInterrupt = "fail"
+    source: str = "builtin"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool answers: a result, an error that the model reads, or a placeholder for a result to come."""
+
+    content: tuple[InputPart, ...]
+    is_error: bool = False
+    is_pending: bool = False
+
+    @classmethod
+    def of(cls, content: Content) -> ToolOutput:
+        """A result."""
+        return cls(parts(content))
+
+    @classmethod
+    def error(cls, content: Content) -> ToolOutput:
+        """A failure that the model reads."""
+        return cls(parts(content), is_error=True)
+
+    @classmethod
+    def pending(cls, content: Content) -> ToolOutput:
+        """A placeholder: the work goes on, its result reaches the agent through the inbox."""
+        return cls(parts(content), is_pending=True)
+
+
+class InboxHandle(Protocol):
+    """A way to reach an agent from outside its run; may be kept after the call returned; durable when it returns."""
+
+    async def push(self, content: Content) -> str:
+        """A user message; answers its item id."""
+        ...
+
+    async def resolve(self, call_id: str, content: Content) -> str:
+        """A pending call's result; answers its item id."""
+        ...
+
+    async def reject(self, call_id: str, error: str) -> str:
+        """A pending call's failure; answers its item id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChildReply:
+    """What a child agent answered."""
+
+    agent_id: str
+    content: tuple[InputPart, ...]
+    text: str
+
+
+RunChild = Callable[[AgentConfig | str, str], Awaitable[ChildReply]]
+StartChild = Callable[[AgentConfig | str, str], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool call may use.
+
+    `run_child(config | agent_id, prompt)` runs a child inside this call (its events arrive nested) and answers its
+    reply, raising `core.errors.Aborted` when stopped. `start_child(...)` does the same in the background and answers
+    the child's agent id; the reply arrives through this agent's inbox as the result of this call, which should
+    answer pending.
+    """
+
+    agent_id: str
+    run_id: str
+    call_id: str
+    tool_name: str
+    cwd: str | None
+    inbox: Callable[[], InboxHandle]
+    run_child: RunChild
+    start_child: StartChild
+    on_progress: Callable[[str | None, float | None], None]
+    stopped: Callable[[], bool]
+    origin_client: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def progress(self, text: str | None = None, fraction: float | None = None) -> None:
+        """Tells the clients how far the work is."""
+        self.on_progress(text, fraction)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the run is being stopped."""
+        return self.stopped()
+
+
+class Tool(Protocol):
+    """Something a model may call."""
+
+    info: ToolInfo
+
+    async def execute(self, args: dict[str, Any], ctx: ToolContext) -> ToolOutput:
+        """Does the work. An exception becomes a failed result that the model reads; being cancelled means stop now."""
+        ...
