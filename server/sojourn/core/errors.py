@@ -238,3 +238,12 @@ class Cancelled(RunFailed):
 
 class Aborted(Exception):
     """The run that this work belongs to was stopped: end it, keep what is finished."""
+
+
+class ClientRefused(Exception):
+    """A client answered a request of the daemon with an error; `code` is its JSON-RPC code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"The client refused: {message} ({code}).")
+        self.code = code
+        self.message = message

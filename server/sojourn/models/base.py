@@ -74,7 +74,7 @@ class ModelNotice:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """The whole answer, the last thing a stream yields. Call ids in `content` are the provider's, also in `provider_id`."""
+    """The whole answer, the last thing a stream yields. A call's `id` and `provider_id` are both the provider's."""
 
     content: tuple[Part, ...]
     finish_reason: FinishReason

@@ -134,7 +134,7 @@ class RunRecord(Record):
     pass_first_seq: int = 0
     pass_first_message: int = 0
     """The position before the pass's first message."""
-    pass_usage: str = "{}"
+    pass_usage: str = "{}"  # noqa: S105 (a pass, not a password)
     streaming_message: str | None = None
     """The message id of the model call under way."""
     crashes: int = 0

@@ -17,7 +17,7 @@ OnInterrupt = Literal["fail", "rerun"]
 class ToolInfo:
     """A tool as the daemon knows it. `approval` is its own policy; `source` says where it comes from.
 
-    `on_interrupt`: `rerun` promises that running the call again after a crash is harmless; its call id is the key (D11).
+    `on_interrupt`: `rerun` promises that running a call again after a crash is harmless; its id is the key (D11).
     """
 
     spec: ToolSpec
