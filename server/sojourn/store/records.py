@@ -134,7 +134,6 @@ class RunRecord(Record):
     pass_first_seq: int = 0
     pass_first_message: int = 0
     """The position before the pass's first message."""
-    pass_usage: str = "{}"  # noqa: S105 (a pass, not a password)
     streaming_message: str | None = None
     """The message id of the model call under way."""
     crashes: int = 0
@@ -230,6 +229,8 @@ class InboxRecord(Record):
     call_id: str | None = None
     run_id: str | None = None
     """The run that read it."""
+    is_prompt: bool = False
+    """A queued prompt: when still unread at the end of a pass it starts one of its own (D7)."""
 
 
 @dataclass(slots=True)
