@@ -28,11 +28,15 @@ class ToolInfo:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool answers: a result, an error that the model reads, or a placeholder for a result to come."""
+    """What a tool answers: a result, an error that the model reads, or a placeholder for a result to come.
+
+    `sent` is told of a client tool's placeholder only: whether its owner has got the call.
+    """
 
     content: tuple[InputPart, ...]
     is_error: bool = False
     is_pending: bool = False
+    sent: bool | None = None
 
     @classmethod
     def of(cls, content: Content) -> ToolOutput:
@@ -45,9 +49,9 @@ class ToolOutput:
         return cls(parts(content), is_error=True)
 
     @classmethod
-    def pending(cls, content: Content) -> ToolOutput:
+    def pending(cls, content: Content, *, sent: bool | None = None) -> ToolOutput:
         """A placeholder: the work goes on, its result reaches the agent through the inbox."""
-        return cls(parts(content), is_pending=True)
+        return cls(parts(content), is_pending=True, sent=sent)
 
 
 class InboxHandle(Protocol):
