@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StrictBool, StrictFloat, StrictInt
 
 from .approvals import Approval, Policy
 from .messages import InputPart, Message, Usage
@@ -24,13 +24,13 @@ ClientId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 class Limits(Value):
     """Limits of one run by name; absent = none. Reaching one pauses or refuses with that name (D14)."""
 
-    tokens: int | None = Field(default=None, ge=1)
-    cost: float | None = Field(default=None, gt=0)
-    wall_clock_s: float | None = Field(default=None, gt=0)
-    approval_s: float | None = Field(default=None, gt=0)
-    children: int | None = Field(default=None, ge=0)
-    depth: int | None = Field(default=None, ge=0)
-    result_bytes: int | None = Field(default=None, ge=1)
+    tokens: StrictInt | None = Field(default=None, ge=1)
+    cost: StrictFloat | None = Field(default=None, gt=0)
+    wall_clock_s: StrictFloat | None = Field(default=None, gt=0)
+    approval_s: StrictFloat | None = Field(default=None, gt=0)
+    children: StrictInt | None = Field(default=None, ge=0)
+    depth: StrictInt | None = Field(default=None, ge=0)
+    result_bytes: StrictInt | None = Field(default=None, ge=1)
 
 
 class AgentConfig(Value):
@@ -40,8 +40,8 @@ class AgentConfig(Value):
     system_prompt: str | None = None
     model: str | None = None
     tools: tuple[str, ...] | None = None
-    max_turns: int | None = Field(default=None, ge=0)
-    pause_on_pending: bool | None = None
+    max_turns: StrictInt | None = Field(default=None, ge=0)
+    pause_on_pending: StrictBool | None = None
     on_restart: Literal["pause", "resume"] | None = None
     on_inbox_idle: Literal["wait", "resume"] | None = None
     on_approval: OnApproval | None = None

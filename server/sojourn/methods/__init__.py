@@ -1,1 +1,5 @@
 """Every JSON-RPC method, one module per namespace; importing this package fills `METHODS`."""
+
+from . import agent, approval, inbox, model, run, tool
+
+__all__ = ["agent", "approval", "inbox", "model", "run", "tool"]

@@ -72,20 +72,22 @@ class Method:
     doc: str
     ready: bool = True
     """Whether it needs `initialize` first."""
+    accepted: type[Value] | None = None
+    """What it answers instead of `result` when the request says `wait: false`."""
 
 
 METHODS: dict[str, Method] = {}
 
 
 def method(
-    name: str, *, params: type[P], result: type[Value] | None
+    name: str, *, params: type[P], result: type[Value] | None, accepted: type[Value] | None = None
 ) -> Callable[[Callable[[Session, P], Awaitable[Any]]], Callable[[Session, P], Awaitable[Any]]]:
     """Enters a handler into `METHODS` under its wire name. Its docstring becomes the method's documentation."""
 
     def enter(handler: Callable[[Session, P], Awaitable[Any]]) -> Callable[[Session, P], Awaitable[Any]]:
         if name in METHODS:
             raise RuntimeError(f"The method {name!r} is defined twice.")
-        METHODS[name] = Method(name, params, result, handler, handler.__doc__ or "")
+        METHODS[name] = Method(name, params, result, handler, handler.__doc__ or "", accepted=accepted)
         return handler
 
     return enter
