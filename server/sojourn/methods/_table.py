@@ -72,6 +72,8 @@ class Method:
     doc: str
     ready: bool = True
     """Whether it needs `initialize` first."""
+    inline: bool = False
+    """Whether its handler never waits and runs before the next message is looked at (the connection's life cycle)."""
     accepted: type[Value] | None = None
     """What it answers instead of `result` when the request says `wait: false`."""
 
