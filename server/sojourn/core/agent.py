@@ -8,7 +8,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt
 
 from .approvals import Approval, Policy
 from .messages import InputPart, Message, Usage
-from .values import Value
+from .values import Json, Value
 
 AgentState = Literal["idle", "running", "waiting", "paused", "interrupted"]
 WaitingFor = Literal["approval", "tool", "model"]
@@ -132,7 +132,10 @@ class ErrorInfo(Value):
 
 
 class ModelCall(Value):
-    """One answered model call of a run, rejected turns included (they were billed)."""
+    """One answered model call of a run, rejected turns included (they were billed).
+
+    `raw` is the provider's body, kept only by runs that were asked to.
+    """
 
     index: int
     usage: Usage = Field(default_factory=Usage)
@@ -140,6 +143,7 @@ class ModelCall(Value):
     message_id: str | None = None
     response_id: str | None = None
     request_id: str | None = None
+    raw: Json = None
 
 
 class RunOutcome(Value):

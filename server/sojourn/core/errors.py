@@ -173,9 +173,13 @@ class ModelError(SojournError):
 
 
 class ModelResponseError(ModelError):
-    """The model's turn holds nothing to keep because it was cut; `reason` is the finish reason."""
+    """The model's turn holds nothing to keep because it was cut; `reason` is the finish reason, `history` is closed."""
 
     kind = "modelResponseError"
+
+    def __init__(self, message: str, *, history: list[Any] | None = None, **data: Any) -> None:
+        super().__init__(message, **data)
+        self.history: list[Any] = history or []
 
 
 class StorageError(SojournError):
@@ -219,9 +223,15 @@ class RunFailed(SojournError):
 
 
 class MaxTurns(RunFailed):
-    """The turn budget is used up and the model is still owed an answer."""
+    """The turn budget is used up and the model is still owed an answer to `prompt`, the last message of `history`."""
 
     kind = "maxTurns"
+
+    def __init__(
+        self, message: str, *, prompt: Any = None, history: list[Any] | None = None, max_turns: int | None = None
+    ) -> None:
+        super().__init__(message, history=history, maxTurns=max_turns)
+        self.prompt = prompt
 
 
 class UnknownToolCall(RunFailed):
