@@ -1,0 +1,125 @@
+"""Reaching the user's daemon, and starting one when none runs. Standard library only, and little of it.
+
+Nobody decides by a pid file or by how fast somebody answers: who listens on the socket is the daemon, and who holds
+the lock of the state directory may become it. So any number of starters end with one daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from sojourn import _paths
+from sojourn._version import __version__
+
+if TYPE_CHECKING:
+    import socket as _socket
+
+START_TIMEOUT_S = 20.0
+ANOTHER = "`sojourn connect` reaches the one that runs"
+"""Part of what a daemon says that finds another one on its state directory."""
+
+
+class DaemonNotRunning(ConnectionError):
+    """Nobody listens on the daemon's socket."""
+
+
+class DaemonStartFailed(RuntimeError):
+    """The daemon ended instead of answering; the message is what it said."""
+
+
+class Place:
+    """Where a daemon is to be found: what the options, the environment and the defaults come to."""
+
+    def __init__(
+        self,
+        *,
+        config: str | os.PathLike[str] | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        socket: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.state_dir = _paths.state_dir(state_dir)
+        self.socket = _paths.socket_file(socket, state=state_dir)
+        self.path = os.fspath(_paths.socket_path(self.socket))
+        self._config = None if config is None else os.path.abspath(config)
+
+    def serve_command(self) -> list[str]:
+        """The command that starts this daemon, detached; it returns when the daemon answers, or says why not."""
+        command = [sys.executable, "-m", "sojourn", "serve", "--detach"]
+        command += ["--state-dir", os.fspath(self.state_dir), "--socket", os.fspath(self.socket)]
+        return command + (["--config", self._config] if self._config else [])
+
+
+def dial(place: Place) -> _socket.socket:
+    """A connected socket. Raises `DaemonNotRunning`; a daemon that is busy or stopped counts as running."""
+    import socket
+
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        found.connect(place.path)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        found.close()
+        raise DaemonNotRunning(
+            f"No daemon listens on {place.path!r}; `sojourn serve` starts one, `sojourn connect` does so by itself."
+        ) from None
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def reach(place: Place, *, timeout_s: float = START_TIMEOUT_S) -> _socket.socket:
+    """A connected socket to the daemon, which is started when none runs.
+
+    Raises `DaemonStartFailed` when it does not come up within `timeout_s` seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return dial(place)
+        except DaemonNotRunning:
+            said = start(place, timeout_s=max(0.1, deadline - time.monotonic()))
+        if said is not None and (ANOTHER not in said or time.monotonic() > deadline):
+            raise DaemonStartFailed(said)
+        if said is not None:
+            time.sleep(0.05)  # Another starter was first, or an old daemon is about to end.
+
+
+def start(place: Place, *, timeout_s: float) -> str | None:
+    """Starts a daemon and waits until it answers: None, or what it said when it did not come up."""
+    import subprocess
+
+    try:
+        done = subprocess.run(  # noqa: S603 - our own command
+            place.serve_command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"The daemon did not answer within {timeout_s:.0f} s; its log is {place.state_dir / 'daemon.log'}."
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"The daemon ended with exit code {done.returncode} and said nothing."
+
+
+def mismatch(place: Place) -> str | None:
+    """A sentence when the daemon that runs is of another version, by what it wrote into the state directory."""
+    import json
+
+    try:
+        text = (place.state_dir / "daemon.json").read_text()
+        version = json.loads(text)["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if version == __version__:
+        return None
+    return (
+        f"The running daemon is Sojourn {version}, this is {__version__}; "
+        "`sojourn shutdown` ends the old one, the next start is the new one."
+    )

@@ -1,0 +1,56 @@
+"""How a client gets its socket: the user's own daemon (started when asked to), or one on TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from sojourn import _paths
+
+from . import _launch
+
+
+class Reach:
+    """A way to a daemon, used for every new connection."""
+
+    def __init__(
+        self,
+        *,
+        socket: str | os.PathLike[str] | None = None,
+        tcp: str | None = None,
+        token: str | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        config: str | os.PathLike[str] | None = None,
+        start: bool = True,
+    ) -> None:
+        self.place = _launch.Place(config=config, state_dir=state_dir, socket=socket)
+        self._tcp = None if tcp is None else _host_and_port(tcp)
+        self._token = token
+        self._start = start
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A new connection. Raises `OSError`, `DaemonNotRunning` or `DaemonStartFailed`."""
+        if self._tcp is not None:
+            host, port = self._tcp
+            return await asyncio.open_connection(host, port)
+        step = _launch.reach if self._start else _launch.dial
+        sock = await asyncio.to_thread(step, self.place)
+        return await asyncio.open_unix_connection(sock=sock)
+
+    def token(self) -> str | None:
+        """What `initialize` shows on TCP: the token given, else the one in the state directory."""
+        if self._tcp is None or self._token is not None:
+            return self._token
+        file: Path = _paths.token_file(self.place.state_dir)
+        try:
+            return file.read_text().strip()
+        except FileNotFoundError:
+            return None
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"{text!r} is not HOST:PORT, e.g. '127.0.0.1:7465'.")
+    return host.strip("[]"), int(port)
