@@ -1,0 +1,331 @@
+"""The daemon's configuration: a TOML file, overridden by `SOJOURN__…` in the environment; everything has a default.
+
+Read by the daemon and the command line only; other rooms are given values. What is unknown, of a wrong type or out of
+range is refused here, naming file, key and what would be right, and never the value: it may be a secret in a wrong
+place. A key itself never stands in a config; models name where theirs is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    field_validator,
+)
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from sojourn import _paths
+from sojourn.core.agent import AgentConfig, Limits, Name
+from sojourn.core.approvals import Policy
+from sojourn.models.base import ModelSpec
+
+from ._config_faults import ENV_PREFIX, ConfigError, Fault, faults_of, looks_secret, unknown_key, unknown_variables
+
+OFFLINE = "offline"
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
+
+Seconds = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
+Bytes = Annotated[StrictInt, Field(ge=1024)]
+Count = Annotated[StrictInt, Field(ge=1)]
+
+
+def _is_variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("it must be the name of an environment variable: letters, digits and '_'")
+    return name
+
+
+def _is_url(url: str) -> str:
+    if not re.fullmatch(r"https?://[^/@\s]+(/\S*)?", url):
+        raise ValueError("it must be a URL that begins with http:// or https:// and has no user or password in it")
+    return url
+
+
+Variable = Annotated[str, AfterValidator(_is_variable)]
+Url = Annotated[str, AfterValidator(_is_url)]
+
+
+class _Section(BaseModel):
+    """A table of the file: frozen, strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DaemonConfig(_Section):
+    """`[daemon]`: the process itself."""
+
+    default_model: str = OFFLINE
+    durability: Literal["full", "normal"] = "full"
+    idle_exit_s: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] = 0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class LimitsConfig(_Section):
+    """`[limits]`: every limit has a name and a default; reaching one pauses or refuses with that name."""
+
+    max_frame_bytes: Bytes = 64 * 1024 * 1024
+    max_client_queue_bytes: Bytes = 8 * 1024 * 1024
+    max_active_runs: Count = 4096
+    max_inflight: Count = 256
+    client_tool_wait_s: Seconds = 60
+    tool_concurrency: Count = 8
+    max_children_depth: Annotated[StrictInt, Field(ge=0)] = 4
+    max_children: Annotated[StrictInt, Field(ge=0)] = 64
+    max_result_bytes: Bytes = 8 * 1024 * 1024
+    max_inbox_items: Count = 10_000
+
+
+class ModelConfig(_Section):
+    """`[models.NAME]`: a model and how to reach it. None of the three `api_key_*` = no Authorization header."""
+
+    backend: Literal["openai-chat", "openai-responses", "anthropic", "scripted"]
+    model: str = ""
+    base_url: Url | None = None
+    api_key_env: Variable | None = None
+    api_key_file: str | None = None
+    api_key_command: str | None = None
+    context_window: Count | None = None
+    idle_timeout_s: Seconds = 120
+    total_timeout_s: Seconds = 1800
+    max_retries: Annotated[StrictInt, Field(ge=0, le=100)] = 5
+    headers: dict[str, str] = Field(default_factory=dict)
+    extra: dict[str, Any] = Field(default_factory=dict)
+    script: str | None = None
+
+    @field_validator("headers")
+    @classmethod
+    def _no_key(cls, headers: dict[str, str]) -> dict[str, str]:
+        if found := sorted(name for name in headers if name.lower() in _SECRET_HEADERS):
+            raise ValueError(f"header {found[0]!r} carries a key; name where the key is kept with api_key_env")
+        return headers
+
+    def faults(self) -> list[tuple[str, str]]:
+        """What does not fit together, as (key, what would be right)."""
+        found = []
+        keys = [name for name in ("api_key_env", "api_key_file", "api_key_command") if getattr(self, name) is not None]
+        if len(keys) > 1:
+            found.append((keys[1], f"{keys[0]!r} says already where the key is; keep one of them"))
+        if self.backend == "scripted" and self.script is None:
+            found.append(("script", "backend 'scripted' needs it: a path, or 'builtin:demo'"))
+        if self.backend != "scripted" and not self.model:
+            found.append(("model", f"backend {self.backend!r} needs it: the model's name at the server"))
+        if self.backend != "scripted" and self.script is not None:
+            found.append(("script", "only backend 'scripted' takes it"))
+        return found
+
+    def spec(self, name: str, base: Path) -> ModelSpec:
+        """The model as `models` takes it; relative paths count from `base`."""
+        values = self.model_dump()
+        values["api_key_file"] = _path(self.api_key_file, base)
+        if self.script is not None and not self.script.startswith("builtin:"):
+            values["script"] = _path(self.script, base)
+        return ModelSpec(name=name, **values)
+
+
+class ToolsConfig(_Section):
+    """`[tools]`: which tools agents may name besides those that belong to the daemon itself."""
+
+    demo: StrictBool = True
+    packages: StrictBool = True
+
+
+class McpServer(_Section):
+    """`[mcp.servers.NAME]`: a server of tools, started with `command` (stdio) or reached at `url` (streamable HTTP)."""
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    pass_env: tuple[Variable, ...] = ()
+    cwd: str | None = None
+    url: Url | None = None
+    bearer_token_env: Variable | None = None
+    approval: Policy = "ask"
+
+    @field_validator("env")
+    @classmethod
+    def _no_key(cls, env: dict[str, str]) -> dict[str, str]:
+        if found := sorted(name for name in env if looks_secret(name)):
+            raise ValueError(
+                f"{found[0]!r} looks like a key; set it in the daemon's environment and name it in pass_env"
+            )
+        return env
+
+    def faults(self) -> list[tuple[str, str]]:
+        """What does not fit together, as (key, what would be right)."""
+        if (self.command is None) == (self.url is None):
+            return [("command" if self.command is None else "url", "a server has either a 'command' or a 'url'")]
+        names = ("args", "env", "pass_env", "cwd") if self.command is None else ("bearer_token_env",)
+        other = "command" if self.command is None else "url"
+        return [(name, f"only a server with a {other!r} takes it") for name in names if getattr(self, name)]
+
+
+class McpConfig(_Section):
+    """`[mcp]`: servers of tools."""
+
+    servers: dict[Name, McpServer] = Field(default_factory=dict)
+
+
+class _PresetLimits(Limits):
+    model_config = ConfigDict(validate_by_alias=False)
+
+
+class Preset(AgentConfig):
+    """`[agents.NAME]`: an agent's config under a name, written with snake_case keys like the rest of the file."""
+
+    model_config = ConfigDict(validate_by_alias=False)
+
+    limits: _PresetLimits | None = None
+
+
+class Config(BaseSettings):
+    """The whole configuration. `load` is how to get one."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid", frozen=True
+    )
+
+    daemon: DaemonConfig = DaemonConfig()
+    limits: LimitsConfig = LimitsConfig()
+    models: dict[Name, ModelConfig] = Field(default_factory=dict)
+    tools: ToolsConfig = ToolsConfig()
+    mcp: McpConfig = McpConfig()
+    agents: dict[Name, Preset] = Field(default_factory=dict)
+
+    _file: Path | None = PrivateAttr(default=None)
+
+    @field_validator("models")
+    @classmethod
+    def _with_offline(cls, models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
+        return {OFFLINE: ModelConfig(backend="scripted", script="builtin:demo"), **models}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment over the file; nothing else has a say."""
+        return _Environment(settings_cls), init_settings
+
+    @property
+    def file(self) -> Path | None:
+        """The file that was read, if there was one."""
+        return self._file
+
+    def model_specs(self) -> dict[str, ModelSpec]:
+        """The configured models by name; the offline one is always there."""
+        base = self._file.parent if self._file else Path.cwd()
+        return {name: model.spec(name, base) for name, model in self.models.items()}
+
+    def presets(self) -> dict[str, AgentConfig]:
+        """The presets by name."""
+        return {name: AgentConfig(**preset.model_dump(exclude_unset=True)) for name, preset in self.agents.items()}
+
+    def faults(self, file: str) -> list[Fault]:
+        """What does not fit together between keys that are right by themselves."""
+        found = []
+        if self.daemon.default_model not in self.models:
+            found.append(Fault(file, "daemon.default_model", self._no_model(self.daemon.default_model)))
+        for name, model in self.models.items():
+            found += [Fault(file, f"models.{name}.{key}", message) for key, message in model.faults()]
+        for name, server in self.mcp.servers.items():
+            found += [Fault(file, f"mcp.servers.{name}.{key}", message) for key, message in server.faults()]
+        for name, preset in self.agents.items():
+            if preset.model is not None and preset.model not in self.models:
+                found.append(Fault(file, f"agents.{name}.model", self._no_model(preset.model)))
+            if preset.preset is not None:
+                found.append(Fault(file, f"agents.{name}.preset", "a preset does not build on another one"))
+        return found
+
+    def _no_model(self, name: str) -> str:
+        return f"there is no [models.{name}]; there are: {', '.join(sorted(self.models))}"
+
+
+def load(option: str | os.PathLike[str] | None = None) -> Config:
+    """The configuration: from `option` (`--config`), `$SOJOURN_CONFIG` or the default file, and the environment.
+
+    Raises `ConfigError` with everything that is wrong. A missing default file is fine.
+    """
+    path, named = _paths.config_file(option)
+    data = _read(path, required=named)
+    faults = unknown_variables(os.environ, variables())
+    faults += [
+        Fault(str(path), name, unknown_key(name, Config.model_fields, table="a config"))
+        for name in data or {}
+        if name not in Config.model_fields
+    ]
+    if faults:
+        raise ConfigError(faults)
+    try:
+        config = Config(**(data or {}))
+    except ValidationError as error:
+        said = _Environment(Config)()
+        raise ConfigError(faults_of(error, Config, file=str(path), variables=said)) from None
+    if faults := config.faults(str(path)):
+        raise ConfigError(faults)
+    config._file = None if data is None else path
+    return config
+
+
+def variables() -> dict[str, str]:
+    """The environment variables that override a key, each with the key."""
+    tables: dict[str, type[_Section]] = {"daemon": DaemonConfig, "limits": LimitsConfig, "tools": ToolsConfig}
+    return {
+        f"{ENV_PREFIX}{table}__{key}".upper(): f"{table}.{key}"
+        for table, section in tables.items()
+        for key in section.model_fields
+    }
+
+
+class _Environment(EnvSettingsSource):
+    """The variables' text is read as TOML values, so that a number is a number; what is no TOML value is a string."""
+
+    def __call__(self) -> dict[str, Any]:
+        return {name: _typed(value) for name, value in super().__call__().items()}
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _typed(inner) for name, inner in value.items()}
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
+    """The file's tables; None when there is no file and none is required."""
+    try:
+        return tomllib.loads(path.read_bytes().decode())
+    except FileNotFoundError:
+        if required:
+            raise ConfigError(
+                [Fault(str(path), "", "there is no such file; --config or $SOJOURN_CONFIG names it")]
+            ) from None
+        return None
+    except OSError as error:
+        raise ConfigError([Fault(str(path), "", f"it cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([Fault(str(path), "", "it is not UTF-8 text, as TOML must be")]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([Fault(str(path), "", f"it is not TOML: {error}")]) from None
+
+
+def _path(path: str | None, base: Path) -> str | None:
+    return None if path is None else str(base / Path(path).expanduser())
