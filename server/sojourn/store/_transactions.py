@@ -1,0 +1,225 @@
+"""A transition's view of an SQLite database.
+
+What SQLite refuses becomes a plain Python error: `Conflict` for a taken key or unique value, `TypeError` for a value
+that its column cannot hold, `StorageError` for the disk. An error of the disk stays in `failure`, whatever the
+transition does with it: nothing of its batch can be kept.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from sojourn.core.errors import StorageError
+
+from ._bodies import MARK, must_pack, pack, unpack
+from ._border import Ended
+from ._columns import check_limit, order_columns, remembered, start_values
+from ._statements import (
+    conditions_of,
+    count_sql,
+    delete_some_sql,
+    query_sql,
+    statements_of,
+    update_sql,
+)
+from .base import Conflict
+from .migrations import primary_code
+from .records import Record
+
+R = TypeVar("R", bound=Record)
+
+_TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+_DISK = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_READONLY,
+)
+
+
+class SqliteReadTx:
+    """A `ReadTx` in the transaction that is open on a connection; unusable once that has ended."""
+
+    __slots__ = ("_db", "failure")
+
+    def __init__(self, db: sqlite3.Cursor) -> None:
+        self._db: Any = db
+        self.failure: sqlite3.Error | None = None
+
+    def get(self, kind: type[R], *key: Any) -> R | None:
+        """See `ReadTx.get`."""
+        found = self._rows(statements_of(kind).get, key)
+        return self._records(kind, found)[0] if found else None
+
+    def find(
+        self,
+        kind: type[R],
+        *,
+        order: str | Sequence[str] = (),
+        desc: bool = False,
+        after: Any = None,
+        limit: int | None = None,
+        **where: Any,
+    ) -> list[R]:
+        """See `ReadTx.find`."""
+        order = order if isinstance(order, str) else tuple(order)
+        conditions, values = conditions_of(where)
+        sql = query_sql(kind, conditions, order, desc=desc, after=after is not None)
+        if after is not None:
+            values += start_values(kind, order_columns(kind, order), after)
+        check_limit(limit)
+        return self._records(kind, self._rows(sql, (*values, -1 if limit is None else limit)))
+
+    def count(self, kind: type[R], **where: Any) -> int:
+        """See `ReadTx.count`."""
+        conditions, values = conditions_of(where)
+        ((number,),) = self._rows(count_sql(kind, conditions), values)
+        assert isinstance(number, int)
+        return number
+
+    def end(self) -> None:
+        """Every later use raises: the transaction is over."""
+        self._db = Ended()
+
+    def _records(self, kind: type[R], rows: list[tuple[Any, ...]]) -> list[R]:
+        columns = statements_of(kind).columns
+        if columns.bodies:
+            rows = [self._unpacked(columns.bodies, row) for row in rows]
+        records = [kind(*row) for row in rows]
+        for name in columns.bools:
+            for record in records:
+                setattr(record, name, bool(getattr(record, name)))
+        return records
+
+    def _unpacked(self, bodies: tuple[int, ...], row: tuple[Any, ...]) -> tuple[Any, ...]:
+        for i in bodies:
+            text = row[i]
+            if text is not None and text.startswith(MARK):
+                row = (*row[:i], unpack(text, self._blob), *row[i + 1 :])
+        return row
+
+    def _blob(self, digest: str) -> bytes | None:
+        rows = self._rows("SELECT data FROM blobs WHERE sha256 = ?", (digest,))
+        return rows[0][0] if rows else None
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(sql, values).fetchall()  # type: ignore[no-any-return]
+        except sqlite3.Error as error:
+            if "decode to UTF-8" in str(error):
+                return self._damaged_rows(sql, values)
+            raise self._plain(error) from error
+
+    def _damaged_rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        # A damaged text in one row must not hide the others.
+        connection: sqlite3.Connection = self._db.connection
+        connection.text_factory = _decoded
+        try:
+            return self._db.execute(sql, values).fetchall()  # type: ignore[no-any-return]
+        finally:
+            connection.text_factory = str
+
+    def _plain(self, error: sqlite3.Error) -> Exception:
+        if isinstance(error, sqlite3.IntegrityError):
+            taken = getattr(error, "sqlite_errorcode", 0) in _TAKEN
+            return Conflict(f"{error}: another row has it.") if taken else TypeError(f"{error}.")
+        if not hasattr(error, "sqlite_errorcode") or isinstance(error, sqlite3.DataError):
+            return TypeError(f"SQLite cannot keep this: {error}.")
+        if primary_code(error) in _DISK:
+            self.failure = error
+        return StorageError(f"The store cannot do this: {error}.")
+
+
+class SqliteTx(SqliteReadTx):
+    """A `Tx` inside a savepoint of the writer's transaction."""
+
+    __slots__ = ("deleted", "published")
+
+    def __init__(self, db: sqlite3.Cursor) -> None:
+        super().__init__(db)
+        self.published: list[Any] = []
+        self.deleted = False
+
+    def insert(self, record: Record) -> None:
+        """See `Tx.insert`."""
+        statements = statements_of(type(record))
+        self._write(statements.insert, statements.columns.row(record), statements.columns.bodies)
+
+    def put(self, record: Record) -> None:
+        """See `Tx.put`."""
+        statements = statements_of(type(record))
+        self._write(statements.put, statements.columns.row(record), statements.columns.bodies)
+
+    def update(self, record: Record, *fields: str) -> None:
+        """See `Tx.update`."""
+        kind = type(record)
+        plan = _update_plan(kind, fields)
+        if not self._write(plan.sql, plan.values(record), plan.bodies):
+            key = tuple(getattr(record, name) for name in kind.TABLE.key)
+            raise KeyError(f"There is no row with the key {key!r} in {kind.TABLE.name!r}.")
+
+    def delete(self, kind: type[R], *key: Any) -> bool:
+        """See `Tx.delete`."""
+        gone = self._change(statements_of(kind).delete, key)
+        self.deleted = self.deleted or gone > 0
+        return gone > 0
+
+    def delete_some(self, kind: type[R], limit: int, **where: Any) -> int:
+        """See `Tx.delete_some`."""
+        check_limit(limit)
+        conditions, values = conditions_of(where)
+        gone = self._change(delete_some_sql(kind, conditions), (*values, limit))
+        self.deleted = self.deleted or gone > 0
+        return gone
+
+    def publish(self, item: Any) -> None:
+        """See `Tx.publish`."""
+        self.published.append(item)
+
+    def _write(self, sql: str, row: tuple[Any, ...], bodies: tuple[int, ...]) -> int:
+        quoted = []
+        for i in bodies:
+            text = row[i]
+            if isinstance(text, str) and must_pack(text) and (packed := pack(text)) is not None:
+                row = (*row[:i], packed.text, *row[i + 1 :])
+                quoted.append(packed.blobs)
+        written = self._change(sql, row)
+        if written:  # counted after the row is there: a transition may go on after a refused one
+            for blobs in quoted:
+                self._keep(blobs)
+        return written
+
+    def _keep(self, blobs: dict[str, bytes]) -> None:
+        for digest, data in blobs.items():
+            if not self._change("UPDATE blob_uses SET uses = uses + 1 WHERE sha256 = ?", (digest,)):
+                self._change("INSERT INTO blob_uses (sha256, uses) VALUES (?, 1)", (digest,))
+                self._change("INSERT INTO blobs (sha256, data) VALUES (?, ?)", (digest, data))
+
+    def _change(self, sql: str, values: Sequence[Any]) -> int:
+        try:
+            return self._db.execute(sql, values).rowcount  # type: ignore[no-any-return]
+        except sqlite3.Error as error:
+            raise self._plain(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    sql: str
+    values: Callable[[Any], tuple[Any, ...]]
+    bodies: tuple[int, ...]
+
+
+@remembered
+def _update_plan(kind: type[Record], fields: tuple[str, ...]) -> _Update:
+    bodies = tuple(i for i, name in enumerate(fields) if name in kind.TABLE.bodies)
+    return _Update(update_sql(kind, fields), attrgetter(*fields, *kind.TABLE.key), bodies)
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode(errors="replace")

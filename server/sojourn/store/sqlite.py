@@ -1,0 +1,133 @@
+"""The embedded store: one SQLite file, one thread that writes, a few that read.
+
+Every transition is committed by the writer's thread, many in one commit when many come at once; each is in a savepoint,
+so that one that fails takes no other along. Its batch comes back to the event loop in one call: what was published,
+then the answers. A commit that fails leaves the store degraded: reads work, writes are tried and refused, and it finds
+out by itself when the disk is well again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from sojourn.core.errors import StorageError
+
+from ._border import Listeners, run
+from ._transactions import SqliteReadTx
+from ._writer import Batch, Job, Writer, file_size, log_of
+from .base import ReadTx, StoreStats, Tx
+from .migrations import Durability, open_reader
+
+T = TypeVar("T")
+
+FILE_NAME = "sojourn.db"
+READERS = 3
+
+_log = logging.getLogger(__name__)
+
+
+class SqliteStore(Listeners):
+    """A `Store` in `<state dir>/sojourn.db`. Made by `open`, on the event loop that it then serves."""
+
+    store_id: str
+
+    def __init__(self, state_dir: Path, durability: Durability) -> None:
+        super().__init__()
+        self._path = Path(state_dir).absolute() / FILE_NAME
+        self._loop = asyncio.get_running_loop()
+        self._writer = Writer(self._path, durability, self._deliver_soon)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._connections: dict[int, sqlite3.Connection] = {}
+        self._closing: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(cls, state_dir: Path, *, durability: Durability = "full") -> SqliteStore:
+        """Opens the store in a directory; both are made when missing, for their owner alone.
+
+        `durability="normal"` gives up what the last moments before a power cut wrote (never a killed process's).
+        Raises `StorageError` with what to do when the directory or the file cannot be used, or is of a newer version.
+        """
+        store = cls(state_dir, durability)
+        try:
+            store.store_id = await asyncio.to_thread(store._writer.start)
+        except BaseException:
+            await store.aclose()
+            raise
+        return store
+
+    async def write(self, transition: Callable[[Tx], T]) -> T:
+        """See `Store.write`."""
+        self._refuse_when_closed()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._writer.queue.put(Job(transition, future))
+        return await future
+
+    async def read(self, query: Callable[[ReadTx], T]) -> T:
+        """See `Store.read`."""
+        self._refuse_when_closed()
+        return await self._loop.run_in_executor(self._readers, self._answer, query)
+
+    def stats(self) -> StoreStats:
+        """See `Store.stats`; `bytes` counts the file and its log."""
+        size = file_size(self._path) + file_size(log_of(self._path))
+        return StoreStats(str(self._path), size, self._writer.commits, self._writer.transitions)
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`."""
+        if self._closing is None:
+            self._closing = self._loop.run_in_executor(None, self._close)
+        await asyncio.shield(self._closing)
+
+    def _refuse_when_closed(self) -> None:
+        if self._closing is not None:
+            raise StorageError(f"The store {str(self._path)!r} is closed; open it again to use it.")
+
+    def _answer(self, query: Callable[[ReadTx], T]) -> T:
+        try:
+            connection = self._connection()
+            connection.execute("BEGIN")
+        except sqlite3.Error as error:
+            raise StorageError(f"The store {str(self._path)!r} cannot be read ({error}).") from error
+        try:
+            return run(query, SqliteReadTx(connection.cursor()))
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _connection(self) -> sqlite3.Connection:
+        thread = threading.get_ident()
+        if thread not in self._connections:
+            self._connections[thread] = open_reader(self._path)
+        return self._connections[thread]
+
+    def _close(self) -> None:
+        # The readers first: the last connection to close writes the log back, and only the writer may.
+        self._readers.shutdown()
+        for connection in self._connections.values():
+            connection.close()
+        self._writer.stop()
+
+    def _deliver_soon(self, batch: Batch) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, batch)
+        except RuntimeError:
+            _log.warning("The event loop ended before the store %r was closed; nobody hears of it.", str(self._path))
+
+    def _deliver(self, batch: Batch) -> None:
+        if batch.health_changed:
+            self.tell_degraded(batch.failure)
+        self.tell_published(batch.published)
+        for job in batch.jobs:
+            if job.future.done():
+                continue
+            if job.error is None:
+                job.future.set_result(job.result)
+            else:
+                job.future.set_exception(job.error)
