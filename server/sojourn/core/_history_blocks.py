@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ._history_dialects import Dialect
-from .messages import ImagePart, Part, RefusalPart, ResourcePart, TextPart
+from .messages import ImagePart, Part
 
 _MAGIC = (("iVBORw0KGgo", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "image/gif"), ("UklGR", "image/webp"))
 """How the base64 of each type starts. A provider refuses an image whose declared type is not its own."""
@@ -29,7 +29,7 @@ def blocks_of(content: Sequence[Part], dialect: Dialect) -> list[Block]:
     """The blocks of what a person or a tool sent; blank text is left out."""
     blocks: list[Block] = []
     for part in content:
-        if isinstance(part, ImagePart):
+        if part.type == "image":
             blocks.append(_picture(part, dialect) or told(part))
         elif is_sayable(part):
             blocks.append(told(part))
@@ -38,19 +38,19 @@ def blocks_of(content: Sequence[Part], dialect: Dialect) -> list[Block]:
 
 def is_sayable(part: Part) -> bool:
     """Whether a part comes to text that everybody may read."""
-    if isinstance(part, TextPart | RefusalPart):
+    if part.type in ("text", "refusal"):
         return bool(part.text) and not part.text.isspace()
-    return isinstance(part, ImagePart | ResourcePart)
+    return part.type in ("image", "resource")
 
 
 def told(part: Part) -> str:
     """A sayable part in words; empty for any other."""
-    if isinstance(part, TextPart | RefusalPart):
+    if part.type in ("text", "refusal"):
         return part.text
-    if isinstance(part, ResourcePart):
+    if part.type == "resource":
         about = f"{part.uri} ({part.mime_type})" if part.mime_type else part.uri
         return f"[resource {about}]\n{part.text}" if part.text else f"[resource {about}]"
-    if isinstance(part, ImagePart):
+    if part.type == "image":
         at = f" at {part.uri}" if part.uri and not part.uri.startswith("data:") else ""
         return f"[image {part.mime_type}{at}: not shown]"
     return ""

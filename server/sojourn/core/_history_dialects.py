@@ -170,7 +170,7 @@ def wire_name(name: str) -> str:
 
 
 def _digits(text: str, count: int) -> str:
-    number = int.from_bytes(sha256(text.encode()).digest())
+    number = int.from_bytes(sha256(text.encode()).digest()[: count + 2])  # a digit takes less than a byte
     digits = []
     for _ in range(count):
         number, digit = divmod(number, 62)

@@ -32,11 +32,11 @@ def rounds(messages: Iterable[Message]) -> list[Round]:
     found = [Round(None, (), [], [])]
     open_places: dict[str, list[int]] = {}
     for message in messages:
-        if isinstance(message, AssistantMessage):
-            calls = message.calls
+        if message.role == "assistant":
+            calls = tuple(part for part in message.content if part.type == "toolCall")
             found.append(Round(message, calls, [None] * len(calls), []))
-            open_places = _places(calls)
-        elif isinstance(message, ToolResultMessage) and open_places.get(message.call_id):
+            open_places = _places(calls) if calls else {}
+        elif message.role == "toolResult" and open_places.get(message.call_id):
             found[-1].results[open_places[message.call_id].pop()] = message
         else:
             found[-1].after.append(message)

@@ -14,14 +14,10 @@ from ._history_blocks import Block, Picture, blocks_of, is_sayable
 from ._history_dialects import CONTINUE, EMPTY, NO_RESULT, NOTED, Dialect, WireIds
 from ._history_rounds import Round, rounds
 from .messages import (
-    AssistantMessage,
     LateResultMessage,
     Message,
     Part,
-    SummaryMessage,
-    SystemMessage,
     TextPart,
-    ToolCallPart,
     ToolResultMessage,
 )
 
@@ -61,26 +57,28 @@ class Turns:
     def read(self, messages: Iterable[Message]) -> None:
         """Adds a whole conversation."""
         for found in rounds(messages):
-            if found.turn is not None:
+            if found.calls and found.turn is not None:
                 self._speak(found.turn.content, self._results(found))
                 self._show_images(found)
+            elif found.turn is not None:
+                self._speak(found.turn.content, [])
             for message in found.after:
                 self._read_one(message)
         if not self.turns or (self.dialect.alternates and self._wants_user()):
             self._say("user", [CONTINUE])
 
     def _read_one(self, message: Message) -> None:
-        if isinstance(message, AssistantMessage | ToolResultMessage):
+        if message.role in ("assistant", "toolResult"):
             return  # a result that answers no open call
         blocks = blocks_of(message.content, self.dialect) or [EMPTY]
-        if isinstance(message, SystemMessage) and self.dialect.system_in_middle:
+        if message.role == "system" and self.dialect.system_in_middle:
             self._say("system", ["[image: not shown]" if isinstance(block, Picture) else block for block in blocks])
             return
-        if isinstance(message, SystemMessage):
+        if message.role == "system":
             blocks = _headed("[system]", blocks)
-        elif isinstance(message, SummaryMessage):
+        elif message.role == "summary":
             blocks = _headed("[summary of the conversation so far]", blocks)
-        elif isinstance(message, LateResultMessage):
+        elif message.role == "lateResult":
             blocks = _headed(late_heading(message), blocks)
         self._say("user", blocks)
 
@@ -95,8 +93,8 @@ class Turns:
 
     def _speak(self, parts: tuple[Part, ...], results: list[Result]) -> None:
         if results and not self.dialect.text_beside_calls and any(map(is_sayable, parts)):
-            self._speak(tuple(part for part in parts if not isinstance(part, ToolCallPart)), [])
-            parts = tuple(part for part in parts if isinstance(part, ToolCallPart))
+            self._speak(tuple(part for part in parts if part.type != "toolCall"), [])
+            parts = tuple(part for part in parts if part.type == "toolCall")
         if self.dialect.alternates and self._wants_user():
             self._say("user", [CONTINUE])
         self.turns.append(Spoken(parts, results))
@@ -123,7 +121,8 @@ class Turns:
     def _show_images(self, found: Round) -> None:
         for result in found.results:
             if result is not None and self._moves_images(result):
-                pictures = [block for block in blocks_of(result.content, self.dialect) if isinstance(block, Picture)]
+                images = [part for part in result.content if part.type == "image"]
+                pictures = [block for block in blocks_of(images, self.dialect) if isinstance(block, Picture)]
                 if pictures:
                     self._say("user", [f"[image in the result of {result.tool_name} ({result.call_id})]", *pictures])
 
@@ -137,13 +136,13 @@ def since_summary(messages: Sequence[Message]) -> list[Message]:
 
     A round that was open when the summary came is kept whole, after the summary.
     """
-    last = next((n for n in range(len(messages) - 1, -1, -1) if isinstance(messages[n], SummaryMessage)), None)
+    last = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "summary"), None)
     if last is None:
         return list(messages)
     following = list(messages[last + 1 :])
-    start = next((n for n in range(last - 1, -1, -1) if isinstance(messages[n], AssistantMessage)), last)
-    before = [m for m in messages[start:last] if isinstance(m, AssistantMessage | ToolResultMessage)]
-    rest = takewhile(lambda message: not isinstance(message, AssistantMessage), following)
+    start = next((n for n in range(last - 1, -1, -1) if messages[n].role == "assistant"), last)
+    before = [m for m in messages[start:last] if m.role in ("assistant", "toolResult")]
+    rest = takewhile(lambda message: message.role != "assistant", following)
     was_open = len(rounds([*before, *rest])[-1].unanswered) < len(rounds(before)[-1].unanswered)
     return [messages[last], *(before if was_open else ()), *following]
 

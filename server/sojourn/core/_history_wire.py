@@ -13,7 +13,7 @@ from typing import Any
 from ._history_blocks import Block, Picture, is_sayable, told
 from ._history_dialects import EMPTY, Dialect, wire_name
 from ._history_turns import Said, Spoken
-from .messages import OtherPart, Part, ReasoningPart, TextPart, ToolCallPart
+from .messages import Part, ToolCallPart
 from .values import encode
 
 Wire = list[dict[str, Any]]
@@ -88,6 +88,8 @@ class _Own:
     def of(self, parts: tuple[Part, ...]) -> list[dict[str, Any]]:
         """For each part what goes back with it; nothing for the whole turn when one of its items was sent before."""
         own = [opaque_of(part, self.provider) for part in parts]
+        if not any(own):
+            return own
         ids = {item["id"] for item in own if isinstance(item.get("id"), str)}
         if ids & self._sent:
             return [{} for _ in parts]
@@ -97,10 +99,10 @@ class _Own:
 
 def opaque_of(part: Part, provider: str) -> dict[str, Any]:
     """What `provider` wants back with `part`; empty when it is another's or nothing."""
-    if isinstance(part, TextPart | ReasoningPart | ToolCallPart | OtherPart) and part.provider == provider:
-        opaque = part.data if isinstance(part, OtherPart) else part.opaque
-        return dict(opaque) if isinstance(opaque, dict) else {}
-    return {}
+    if getattr(part, "provider", None) != provider:
+        return {}
+    opaque = part.data if part.type == "other" else getattr(part, "opaque", None)
+    return dict(opaque) if isinstance(opaque, dict) else {}
 
 
 def _with(ours: dict[str, Any], opaque: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,9 +130,7 @@ def _chat_content(blocks: list[Block]) -> str | Wire:
 def _chat_assistant(turn: Spoken, dialect: Dialect) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": _joined(turn.parts)}
     calls = iter(turn.results)
-    tool_calls = [
-        _chat_call(part, next(calls).wire_id, dialect) for part in turn.parts if isinstance(part, ToolCallPart)
-    ]
+    tool_calls = [_chat_call(part, next(calls).wire_id, dialect) for part in turn.parts if part.type == "toolCall"]
     if tool_calls:
         message["tool_calls"] = tool_calls
     elif message["content"] is None:
@@ -140,7 +140,7 @@ def _chat_assistant(turn: Spoken, dialect: Dialect) -> dict[str, Any]:
         if reasoning is not None:
             message[dialect.reasoning_field] = reasoning
     for part in turn.parts:
-        if isinstance(part, OtherPart):
+        if part.type == "other":
             _with(message, opaque_of(part, dialect.provider))
     return message
 
@@ -158,7 +158,7 @@ def _joined(parts: tuple[Part, ...]) -> str | None:
     text = ""
     was_text = True
     for part in parts:
-        if isinstance(part, TextPart):
+        if part.type == "text":
             text += part.text if was_text else f"\n\n{part.text}"
             was_text = True
         elif is_sayable(part):
@@ -168,7 +168,7 @@ def _joined(parts: tuple[Part, ...]) -> str | None:
 
 
 def _reasoning(parts: tuple[Part, ...], dialect: Dialect) -> str:
-    return "".join(part.text for part in parts if isinstance(part, ReasoningPart) and part.provider == dialect.provider)
+    return "".join(part.text for part in parts if part.type == "reasoning" and part.provider == dialect.provider)
 
 
 def _input_content(blocks: list[Block]) -> Wire:
@@ -185,11 +185,11 @@ def _response_items(turn: Spoken, own: _Own) -> Wire:
     calls = iter(turn.results)
     opaques = own.of(turn.parts)
     for part, opaque in zip(turn.parts, opaques, strict=True):
-        if isinstance(part, ToolCallPart):
+        if part.type == "toolCall":
             items.append(_function_call(part, next(calls).wire_id, opaque))
-        elif isinstance(part, ReasoningPart):
+        elif part.type == "reasoning":
             items.extend([opaque] if _is_reasoning_item(opaque) else [])
-        elif isinstance(part, OtherPart):
+        elif part.type == "other":
             items.extend([opaque] if _is_foreign_kind(opaque, "responses") else [])
         elif is_sayable(part):
             items.append(_output_message(told(part), opaque))
@@ -226,11 +226,11 @@ def _anthropic_assistant(turn: Spoken, own: _Own) -> Wire:
     content: Wire = []
     calls = iter(turn.results)
     for part, opaque in zip(turn.parts, own.of(turn.parts), strict=True):
-        if isinstance(part, ToolCallPart):
+        if part.type == "toolCall":
             content.append(_tool_use(part, next(calls).wire_id, opaque))
-        elif isinstance(part, ReasoningPart):
+        elif part.type == "reasoning":
             content.extend([opaque] if _is_thinking(opaque) else [])
-        elif isinstance(part, OtherPart):
+        elif part.type == "other":
             content.extend([opaque] if _is_foreign_kind(opaque, "anthropic") else [])
         elif is_sayable(part):
             content.append(_with({"type": "text", "text": told(part)}, opaque))

@@ -51,7 +51,7 @@ from ._history_dialects import (
 )
 from ._history_turns import Turns, since_summary
 from ._history_wire import RENDERERS
-from .messages import Message, SystemMessage
+from .messages import Message
 
 __all__ = [
     "ANTHROPIC",
@@ -87,7 +87,7 @@ def project(messages: Sequence[Message], dialect: Dialect, *, system: str | None
     `system` is the agent's system prompt; system messages at the start of the conversation follow it.
     """
     seen = since_summary(messages)
-    start = next((n for n, message in enumerate(seen) if not isinstance(message, SystemMessage)), len(seen))
+    start = next((n for n, message in enumerate(seen) if message.role != "system"), len(seen))
     leading = [told(part) for message in seen[:start] for part in message.content if is_sayable(part)]
     instructions = "\n\n".join(text for text in (system or "", *leading) if text.strip()) or None
     turns = Turns(dialect, WireIds(dialect))
