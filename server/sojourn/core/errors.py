@@ -1,7 +1,7 @@
 """Every deliberate exception of Sojourn, one JSON-RPC error code each.
 
     SojournError
-    ├── InvalidParams            -32602
+    ├── InvalidParams            -32602   field
     ├── AgentNotFound            -31001
     ├── RunNotFound              -31002
     ├── CallNotFound             -31003

@@ -1,5 +1,5 @@
 """Every JSON-RPC method, one module per namespace; importing this package fills `METHODS`."""
 
-from . import agent, approval, inbox, model, run, tool
+from . import agent, approval, inbox, lifecycle, model, run, server, tool
 
-__all__ = ["agent", "approval", "inbox", "model", "run", "tool"]
+__all__ = ["agent", "approval", "inbox", "lifecycle", "model", "run", "server", "tool"]

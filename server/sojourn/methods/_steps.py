@@ -110,7 +110,7 @@ class ModelResponse(Value):
     provider_request_id: str | None = None
 
 
-class ToolResult(Value):
+class StepResult(Value):
     """The result of one call."""
 
     call_id: Id

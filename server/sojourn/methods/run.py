@@ -21,7 +21,7 @@ from ._fields import (
     ToolChoiceInput,
     needs,
 )
-from ._steps import ModelResponse, Resolution, RunState, Step, ToolResult
+from ._steps import ModelResponse, Resolution, RunState, Step, StepResult
 from ._table import Mutating, Params, Result, Session, method
 
 
@@ -49,7 +49,7 @@ class StepParams(Mutating):
     run_id: Id
     revision: StrictInt | None = Field(default=None, ge=0)
     model_response: ModelResponse | None = None
-    tool_results: tuple[ToolResult, ...] | None = None
+    tool_results: tuple[StepResult, ...] | None = None
     resolution: Resolution | None = None
 
     @model_validator(mode="after")
