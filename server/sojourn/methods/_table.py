@@ -58,6 +58,8 @@ class Session(Protocol):
 
 
 P = TypeVar("P", bound=Params)
+S = TypeVar("S", bound=Session)
+"""A method may ask for more of its session than the others see."""
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
@@ -82,14 +84,21 @@ METHODS: dict[str, Method] = {}
 
 
 def method(
-    name: str, *, params: type[P], result: type[Value] | None, accepted: type[Value] | None = None
-) -> Callable[[Callable[[Session, P], Awaitable[Any]]], Callable[[Session, P], Awaitable[Any]]]:
+    name: str,
+    *,
+    params: type[P],
+    result: type[Value] | None,
+    accepted: type[Value] | None = None,
+    ready: bool = True,
+    inline: bool = False,
+) -> Callable[[Callable[[S, P], Awaitable[Any]]], Callable[[S, P], Awaitable[Any]]]:
     """Enters a handler into `METHODS` under its wire name. Its docstring becomes the method's documentation."""
 
-    def enter(handler: Callable[[Session, P], Awaitable[Any]]) -> Callable[[Session, P], Awaitable[Any]]:
+    def enter(handler: Callable[[S, P], Awaitable[Any]]) -> Callable[[S, P], Awaitable[Any]]:
         if name in METHODS:
             raise RuntimeError(f"The method {name!r} is defined twice.")
-        METHODS[name] = Method(name, params, result, handler, handler.__doc__ or "", accepted=accepted)
+        doc = handler.__doc__ or ""
+        METHODS[name] = Method(name, params, result, handler, doc, ready=ready, inline=inline, accepted=accepted)
         return handler
 
     return enter

@@ -1,0 +1,181 @@
+"""What an answer looks like: JSON-RPC bodies of results and errors, and the one place that turns exceptions into them.
+
+An error is always `{code, message, data{kind}}`: never a traceback, a path or the input. What nobody foresaw is -32603
+with a short `ref` that the log has as well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from pygls import exceptions as rpc
+
+from sojourn.core.errors import InvalidParams, LimitReached, SojournError
+from sojourn.core.values import Json, Value, clean
+
+log = logging.getLogger(__name__)
+
+Id = int | float | str | None
+"""A request's id. None stands for one that could not be read."""
+
+_KINDS: dict[type[rpc.JsonRpcException], str] = {
+    rpc.JsonRpcParseError: "parseError",
+    rpc.JsonRpcInvalidRequest: "invalidRequest",
+    rpc.JsonRpcMethodNotFound: "methodNotFound",
+    rpc.JsonRpcServerNotInitialized: "notInitialized",
+    rpc.JsonRpcRequestCancelled: "requestCancelled",
+}
+
+
+def result_body(id: Id, result: Any, *, limit: int) -> bytes:
+    """The answer with `result`: a Value, JSON data (Values in it are fine) or None.
+
+    One above `limit` bytes becomes the error `limitReached`, so that a reader never waits for what it cannot get.
+    """
+    body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_id(id), _json(result))
+    if len(body) <= limit:
+        return body
+    return error_body(
+        id,
+        LimitReached(
+            f"The result has {len(body)} bytes and a connection's queue takes {limit}; ask for a smaller part of it.",
+            limit="maxClientQueueBytes",
+            value=len(body),
+            max=limit,
+        ),
+    )
+
+
+def error_body(id: Id, error: BaseException) -> bytes:
+    """The answer with what `error` says, or an internal error that the log explains under the same `ref`."""
+    code, message, data = _describe(error)
+    answer = {"code": code, "message": message, "data": data}
+    try:
+        text = _json(answer)
+    except TypeError:  # something in `data` is not JSON; code and message still say what happened
+        log.exception("The error %s carries what is not JSON.", data.get("kind"))
+        text = _json({**answer, "data": {"kind": str(data.get("kind"))}})
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (_id(id), text)
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """The one error inside of nested exception groups of one, as task groups raise them."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def invalid_params(method: str, params: Json, error: ValidationError) -> InvalidParams:
+    """What `error` says about `params`, naming the field as it is written on the wire (`content[0].text`).
+
+    A union reports each of its branches; the error deepest inside of the input is the one that was meant.
+    """
+    found = [(_field(params, detail), detail) for detail in error.errors(include_url=False, include_input=False)]
+    path, detail = max(found, key=lambda pair: len(pair[0]))  # the first of the deepest
+    field = _written(path)
+    match detail["type"]:
+        case "missing":
+            reason = f"{method} needs {field!r}, which is missing."
+        case "extra_forbidden":
+            reason = f"{method} takes no field {field!r}."
+        case _:
+            reason = f"{method} cannot take {field or 'its params'!r}: {_reason(detail)}."
+    return InvalidParams(reason, field=field)
+
+
+def encode_request(id: int, method: str, params: Json) -> bytes:
+    """A request of the daemon to its client."""
+    return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (id, orjson.dumps(method), _json(params))
+
+
+def encode_notification(method: str, params: Json) -> bytes:
+    """A notification; without params when they are None."""
+    if params is None:
+        return b'{"jsonrpc":"2.0","method":%b}' % orjson.dumps(method)
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (orjson.dumps(method), _json(params))
+
+
+def _reason(detail: ErrorDetails) -> str:
+    # The message of a validator of ours repeats pydantic's prefix for ValueError.
+    text = detail["msg"].removeprefix("Value error, ").rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _field(params: Json, detail: ErrorDetails) -> list[str | int]:
+    """The part of pydantic's location that exists in the input; labels of union branches are not in it."""
+    path: list[str | int] = []
+    here = params
+    for i, step in enumerate(detail["loc"]):
+        if _has(here, step):
+            here = here[step]
+        elif not (i == len(detail["loc"]) - 1 and detail["type"] == "missing"):
+            continue
+        path.append(step)
+    return path
+
+
+def _has(box: Json, step: str | int) -> bool:
+    return step in box if isinstance(box, dict) else isinstance(box, list) and step in range(len(box))
+
+
+def _written(path: list[str | int]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")[:200]
+
+
+def _describe(error: BaseException) -> tuple[int, str, dict[str, Any]]:
+    error = unwrap(error)
+    if isinstance(error, SojournError):
+        return error.code, error.message, error.data
+    if isinstance(error, rpc.JsonRpcException) and type(error) in _KINDS:
+        return error.code, error.message, {"kind": _KINDS[type(error)], **(error.data or {})}
+    ref = secrets.token_hex(4)
+    log.error("An unforeseen error was answered with ref %s.", ref, exc_info=error)
+    message = f"Something went wrong inside of the daemon; its log says more under the reference {ref}."
+    return rpc.JsonRpcInternalError.CODE, message, {"kind": "internal", "ref": ref}
+
+
+def _id(id: Id) -> bytes:
+    if type(id) is int:
+        return b"%d" % id
+    try:
+        return orjson.dumps(id)
+    except TypeError:  # a lone surrogate: escaped, it goes back as it came
+        return json.dumps(id).encode()
+
+
+def _json(value: Any) -> bytes:
+    if value is None:
+        return b"null"
+    if isinstance(value, Value):
+        value = value.wire()
+    try:
+        return orjson.dumps(value, default=_plain)
+    except TypeError:
+        # A lone surrogate, or an integer beyond 64 bits, from somewhere that did not clean it.
+        return _json_of_odd_data(value)
+
+
+def _json_of_odd_data(value: Any) -> bytes:
+    plain = json.loads(json.dumps(value, default=_plain), parse_constant=lambda _: None)
+    return json.dumps(_without_surrogates(plain), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _without_surrogates(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {clean(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    return clean(value) if isinstance(value, str) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Value):
+        return value.wire()
+    raise TypeError(f"A {type(value).__name__} is not JSON.")

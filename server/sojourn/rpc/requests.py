@@ -1,0 +1,45 @@
+"""The requests of a client that are under way."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+
+import anyio
+
+from .answers import Id
+
+
+class Request:
+    """A request under way. `scope` is set once its task runs; `cancelled` by its client, `abandoned` as that left."""
+
+    __slots__ = ("abandoned", "batch", "cancelled", "id", "scope", "task")
+
+    def __init__(self, id: Id, batch: Batch | None) -> None:
+        self.id = id
+        self.batch = batch
+        self.cancelled = False
+        self.abandoned = False
+        self.scope: anyio.CancelScope | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def stop(self, *, by_client: bool) -> None:
+        """Cancels what it does; it is answered all the same."""
+        self.cancelled = self.cancelled or by_client
+        self.abandoned = self.abandoned or not by_client
+        if self.scope:
+            self.scope.cancel()
+
+
+class Batch:
+    """The answers of one batch, sent as one array when the last is there."""
+
+    __slots__ = ("answers", "owed")
+
+    def __init__(self) -> None:
+        self.owed = 1  # for the reading of the batch itself
+        self.answers: list[bytes] = []
+
+
+CURRENT: ContextVar[Request | None] = ContextVar("sojourn_request", default=None)
+"""The request that the current task, or one that started it, answers."""

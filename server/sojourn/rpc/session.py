@@ -1,0 +1,144 @@
+"""What one client is to the methods and to the hub: who it is, what it can do, and the way to it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import orjson
+
+from sojourn.core.agent import Caller
+from sojourn.core.errors import ProtocolVersion, Unauthorized
+from sojourn.methods._table import Mutating, Params
+from sojourn.methods.lifecycle import InitializeParams, InitializeResult
+
+from .framing import Framer, frame
+from .host import PROTOCOL_VERSION, Host
+from .requests import CURRENT
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+
+class ClientSession:
+    """One connection's session, for its life (`methods._table.Session` and what the hub uses besides)."""
+
+    def __init__(self, host: Host, connection: Connection, framer: Framer, *, name: str, token: str | None) -> None:
+        self.host = host
+        self.hub = host.hub
+        self.name = name
+        """For the log: the connection's own name, and the client's when it gave one."""
+        self.ready = False
+        """Whether `initialize` has been answered."""
+        self.retired = False
+        """Whether `shutdown` was asked: only `exit` may follow."""
+        self.client_id: str | None = None
+        self.root_path: str | None = None
+        self.process_id: int | None = None
+        self.delta_latency_ms: int | None = None
+        self.answers_approvals = False
+        self.runs_tools = False
+        self._connection = connection
+        self._framer = framer
+        self._token = token
+
+    def caller(self, params: Params, method: str) -> Caller:
+        """Who asks, with the request's id and body hash when it carries a `requestId`."""
+        request_id = params.request_id if isinstance(params, Mutating) else None
+        return Caller(
+            client_id=self.client_id,
+            request_id=request_id,
+            body_sha256=_body_sha256(method, params) if request_id is not None else None,
+            cwd=self.root_path,
+        )
+
+    def cancel_requested(self) -> bool:
+        """Whether the request that the current task answers was cancelled by its client (not: the client left)."""
+        request = CURRENT.get()
+        return request is not None and request.cancelled
+
+    def notify(self, body: bytes) -> bool:
+        """Queues the body of a notification; False, and nothing queued, when the queue of events is at its limit or
+        the connection is closed."""
+        return self._connection.outbox.event(frame(body, self._framer.kind))
+
+    async def room(self) -> None:
+        """Returns when the queue is below its soft limit. Raises `anyio.ClosedResourceError` when closed."""
+        await self._connection.outbox.room()
+
+    async def request(self, method: str, params: dict[str, Any]) -> Any:
+        """The client's result of a request of the daemon. Raises `ClientRefused` with the client's error, and
+        `ConnectionError` when it leaves. Being cancelled sends `$/cancelRequest`."""
+        return await self._connection.protocol.send_request(method, params)
+
+    def frame(self, body: bytes) -> bytes:
+        """`body` in the framing that the client speaks."""
+        return frame(body, self._framer.kind)
+
+    # ── the life cycle ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def welcome(self, params: InitializeParams) -> InitializeResult:
+        """Takes in what `initialize` says. Raises `Unauthorized` or `ProtocolVersion`; then nothing has changed."""
+        client = params.sojourn()
+        if self._token is not None and not _same(self._token, client.token or ""):
+            raise Unauthorized(
+                "This connection needs the daemon's token (the file 'token' of its state directory) as "
+                "'capabilities.experimental.sojourn.token'."
+            )
+        if client.protocol_versions is not None and PROTOCOL_VERSION not in client.protocol_versions:
+            raise ProtocolVersion(
+                f"This daemon speaks protocol version {PROTOCOL_VERSION} only.", supported=[PROTOCOL_VERSION]
+            )
+        self.ready = True
+        self.client_id = client.client_id
+        self.root_path = _root_path(params)
+        self.process_id = params.process_id
+        self.delta_latency_ms = client.deltas.max_latency_ms if client.deltas else None
+        self.answers_approvals = client.approvals is not None and client.approvals.request is not None
+        self.runs_tools = client.tools is not None and client.tools.execute is not None
+        if self.client_id:
+            self.name = f"{self.name} ({self.client_id})"
+        self._connection.introduce()
+        return self.host.welcome()
+
+    def retire(self) -> None:
+        """From now on only `exit` is served."""
+        self.retired = True
+
+    def leave(self) -> None:
+        """Ends the connection once what it was asked before has been answered, within a limit."""
+        self._connection.exit()
+
+    def host_status(self) -> dict[str, Any]:
+        """The part of `server/status` that is about the process and its connections."""
+        return self.host.status()
+
+
+def _body_sha256(method: str, params: Params) -> str:
+    # A field that is null differs from one left out (`agent/update` clears with null), so unset ones are left out.
+    body = params.model_dump(mode="json", by_alias=True, exclude={"request_id", "meta"}, exclude_unset=True)
+    return hashlib.sha256(orjson.dumps([method, body], option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _same(token: str, shown: str) -> bool:
+    return hmac.compare_digest(token.encode(), shown.encode())
+
+
+def _root_path(params: InitializeParams) -> str | None:
+    folders = params.workspace_folders or ()
+    for uri in (params.root_uri, *(folder.uri for folder in folders)):
+        if uri and (path := _file_path(uri)):
+            return path
+    return params.root_path if params.root_path and params.root_path.startswith("/") else None
+
+
+def _file_path(uri: str) -> str | None:
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    path = unquote(parts.path)
+    local = parts.scheme == "file" and parts.netloc in ("", "localhost")
+    return path if local and path.startswith("/") and "\0" not in path else None
