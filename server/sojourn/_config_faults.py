@@ -65,7 +65,7 @@ def unknown_key(name: str, known: Iterable[str], *, table: str) -> str:
     known = sorted(known)
     if looks_secret(name) and (how := [key for key in known if key.endswith(("key_env", "token_env"))]):
         return _ADVICE.format(how=repr(how[0]))
-    if close := get_close_matches(name, known, n=1):
+    if close := get_close_matches(name, known, n=1) or [key for key in known if name in key]:
         return f"there is no such key; did you mean {close[0]!r}?"
     return f"there is no such key; {table} has {', '.join(known) or 'none'}"
 
@@ -76,7 +76,7 @@ def unknown_variables(names: Iterable[str], known: Iterable[str]) -> list[Fault]
     found = []
     for name in sorted(names):
         if name.upper().startswith(ENV_PREFIX) and name not in known:
-            close = get_close_matches(name.upper(), known, n=1)
+            close = get_close_matches(name.upper(), known, n=1, cutoff=0.8)
             hint = f"did you mean {close[0]}?" if close else "docs/configuration.md lists those that there are"
             found.append(Fault(name, "", f"there is no such variable; {hint}"))
     return found
@@ -107,7 +107,9 @@ def _message(detail: ErrorDetails, model: type[BaseModel], loc: Location) -> str
     if "[key]" in detail["loc"]:
         return "a name has letters, digits, '.', '_' and '-' only, and begins with a letter or digit"
     message = re.sub(r"^Value error, ", "", detail["msg"])
-    message = re.sub(r"^(Input|String) should", "it must", message).replace("dictionary", "table")
+    message = (
+        re.sub(r"^(Input|String) should", "it must", message).replace("dictionary", "table").replace("tuple", "array")
+    )
     message = re.sub(r" or instance of \w+", "", message)
     return message[:1].lower() + message[1:]
 

@@ -104,6 +104,7 @@ class ModelConfig(_Section):
     headers: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
     script: str | None = None
+    dialect: str | None = None
 
     @field_validator("headers")
     @classmethod
