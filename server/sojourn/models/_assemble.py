@@ -1,0 +1,250 @@
+"""Puts the parts of an answer together while they stream, whatever the backend.
+
+The rule: what was told as deltas is exactly what the answer holds. Parts stand in the order in which they began; a
+run of text, reasoning or refusal is one part until something else begins. Half a surrogate pair is held back until its
+other half arrives, so no delta ever carries text that cannot be encoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+
+import orjson
+
+from sojourn.core.errors import InvalidParams
+from sojourn.core.messages import FinishReason, OtherPart, Part, ReasoningPart, RefusalPart, TextPart, ToolCallPart
+from sojourn.core.values import Json, clean
+
+from .base import ModelDelta, ModelEvent, ModelNotice, ModelReset
+
+TextKind = Literal["text", "reasoning", "refusal"]
+
+
+@dataclass(slots=True)
+class Stream:
+    """Text that arrives in pieces. `held`: a first half of a surrogate pair that still lacks its second."""
+
+    pieces: list[str] = field(default_factory=list)
+    held: str = ""
+
+    def add(self, piece: str) -> str:
+        """What of `piece` may be told now."""
+        if self.held:
+            piece, self.held = self.held + piece, ""
+        if piece and "\ud800" <= piece[-1] <= "\udbff":
+            piece, self.held = piece[:-1], piece[-1]
+        piece = clean(piece)
+        if piece:
+            self.pieces.append(piece)
+        return piece
+
+    def flush(self) -> str:
+        """What was held back and will not be completed any more."""
+        rest, self.held = ("\ufffd", "") if self.held else ("", "")
+        self.pieces.extend([rest] if rest else [])
+        return rest
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return "".join(self.pieces)
+
+
+@dataclass(slots=True)
+class TextSlot:
+    """A text, reasoning or refusal part in the making."""
+
+    kind: TextKind
+    stream: Stream = field(default_factory=Stream)
+    opaque: Json = None
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class CallSlot:
+    """A tool call in the making. `ready`: arguments that came as an object, not as text."""
+
+    position: int
+    id: str = ""
+    name: str = ""
+    stream: Stream = field(default_factory=Stream)
+    ready: dict[str, Any] | None = None
+    opaque: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the arguments so far are one whole JSON object."""
+        if self.ready is not None:
+            return True
+        text = self.stream.text.rstrip()
+        return text.endswith("}") and isinstance(parse_arguments(text), dict)
+
+
+Slot = TextSlot | CallSlot | OtherPart
+
+
+class AnswerBuilder:
+    """The content of one answer. `provider` is named in every part that carries something only it understands.
+
+    `names` tells which tool of ours an advertised name stands for.
+    """
+
+    def __init__(self, provider: str, names: Mapping[str, str] | None = None) -> None:
+        self.provider = provider
+        self.names: Mapping[str, str] = names or {}
+        self.slots: list[Slot] = []
+
+    @property
+    def calls(self) -> list[CallSlot]:
+        """The calls so far, in the order in which they began."""
+        return [slot for slot in self.slots if isinstance(slot, CallSlot)]
+
+    def add_text(self, kind: TextKind, piece: str) -> list[ModelDelta]:
+        """`piece` goes to the last part if that is an open one of this kind, else begins a new one."""
+        if not piece:
+            return []
+        slot = self.text_slot(kind)
+        told = slot.stream.add(piece)
+        return [ModelDelta(len(self.slots) - 1, _delta_kind(kind), told)] if told else []
+
+    def text_slot(self, kind: TextKind) -> TextSlot:
+        """The last part if it is an open one of this kind, else a new one."""
+        last = self.slots[-1] if self.slots else None
+        if isinstance(last, TextSlot) and last.kind == kind and not last.closed:
+            return last
+        slot = TextSlot(kind)
+        self.slots.append(slot)
+        return slot
+
+    def open_call(self, *, id: str, name: str) -> CallSlot:
+        """A new call at the end."""
+        slot = CallSlot(len(self.slots), id, name)
+        self.slots.append(slot)
+        return slot
+
+    def add_arguments(self, slot: CallSlot, piece: str) -> list[ModelDelta]:
+        """More of the text of a call's arguments."""
+        told = slot.stream.add(piece)
+        return [ModelDelta(slot.position, "toolArguments", told)] if told else []
+
+    def set_arguments(self, slot: CallSlot, arguments: dict[str, Any]) -> list[ModelDelta]:
+        """A call's arguments, given whole as an object."""
+        slot.ready = arguments
+        told = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+        return self.add_arguments(slot, told)
+
+    def add_other(self, data: Json) -> None:
+        """A block that only the provider understands."""
+        self.slots.append(OtherPart(provider=self.provider, data=clean(data)))
+
+    def flush(self) -> list[ModelDelta]:
+        """The deltas of what was still held back. Ask for it once, before `content`."""
+        deltas: list[ModelDelta] = []
+        for position, slot in enumerate(self.slots):
+            told = slot.stream.flush() if not isinstance(slot, OtherPart) else ""
+            if told and isinstance(slot, TextSlot):
+                deltas.append(ModelDelta(position, _delta_kind(slot.kind), told))
+            elif told:
+                deltas.append(ModelDelta(position, "toolArguments", told))
+        return deltas
+
+    def drop_calls(self) -> list[str]:
+        """Takes every call out and answers their names: nothing of a message that was cut may run."""
+        names = [self.names.get(call.name, call.name) for call in self.calls]
+        self.slots = [slot for slot in self.slots if not isinstance(slot, CallSlot)]
+        return names
+
+    def content(self) -> tuple[Part, ...]:
+        """The parts as they are stored."""
+        taken: set[str] = set()
+        return tuple(self._part(slot, number, taken) for number, slot in enumerate(self.slots))
+
+    def retold(self) -> list[ModelDelta]:
+        """All text so far as deltas anew, after a reset."""
+        return [
+            ModelDelta(position, _delta_kind(slot.kind), slot.stream.text)
+            for position, slot in enumerate(self.slots)
+            if isinstance(slot, TextSlot) and slot.stream.text
+        ]
+
+    def said_bytes(self) -> int:
+        """How many bytes of text the answer is, reasoning and arguments included."""
+        return sum(len(slot.stream.text.encode()) for slot in self.slots if not isinstance(slot, OtherPart))
+
+    def _part(self, slot: Slot, number: int, taken: set[str]) -> Part:
+        if isinstance(slot, OtherPart):
+            return slot
+        if isinstance(slot, CallSlot):
+            return self._call(slot, number, taken)
+        if slot.kind == "refusal":
+            return RefusalPart(text=slot.stream.text)
+        opaque = clean(slot.opaque)
+        provider = self.provider if opaque is not None or slot.kind == "reasoning" else None
+        part = ReasoningPart if slot.kind == "reasoning" else TextPart
+        return part(text=slot.stream.text, provider=provider, opaque=opaque)
+
+    def _call(self, slot: CallSlot, number: int, taken: set[str]) -> ToolCallPart:
+        given = clean(slot.id)
+        unique = bool(given) and given not in taken
+        taken.add(given)
+        return ToolCallPart(
+            id=given if unique else f"call-{number}",
+            name=self.names.get(slot.name) or clean(slot.name),
+            arguments=_arguments(slot),
+            provider=self.provider,
+            provider_id=given if unique else None,
+            opaque=clean(slot.opaque) or None,
+        )
+
+
+def cut_calls(builder: AnswerBuilder, finish: FinishReason) -> list[ModelEvent]:
+    """Takes the calls out of an answer that was cut, and tells it: a reset, what stays, and a notice."""
+    names = builder.drop_calls()
+    why = "its token limit" if finish == "length" else "a content filter"
+    message = f"The answer was cut by {why}, so none of its calls ({', '.join(map(repr, names))}) is run."
+    notice = ModelNotice("callsCut", message, {"tools": names, "finishReason": finish})
+    return [ModelReset("cut"), *builder.retold(), notice]
+
+
+def parse_arguments(text: str) -> Json:
+    """The JSON value in `text`; None where it is none that a stored conversation can hold (also for `null`)."""
+    try:
+        return clean(parse_json(text))
+    except (ValueError, RecursionError, InvalidParams):
+        return None
+
+
+def parse_json(text: str | bytes) -> Json:
+    """JSON from outside. Unlike orjson it takes lone surrogate escapes, which `Stream` puts together again.
+
+    Raises `ValueError` (also for NaN and infinities) and `RecursionError`.
+    """
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _arguments(slot: CallSlot) -> dict[str, Any] | str:
+    """An object; or the raw text when it is not one, for the run to refuse the call by. Nothing at all means {}."""
+    if slot.ready is not None:
+        try:
+            return clean(slot.ready)
+        except InvalidParams:
+            return slot.stream.text
+    text = slot.stream.text
+    if not text.strip():
+        return {}
+    parsed = parse_arguments(text)
+    return parsed if isinstance(parsed, dict) else text
+
+
+def _delta_kind(kind: TextKind) -> Literal["text", "reasoning"]:
+    return "reasoning" if kind == "reasoning" else "text"
