@@ -38,6 +38,11 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 GOES_ON = "goesOn"
 """The key of `ToolContext.extra` that says why work of a cancelled call could not be ended."""
 _SHOWN_ERRORS = 5
+_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: "by position only",
+    inspect.Parameter.VAR_POSITIONAL: "as any number of positions",
+    inspect.Parameter.VAR_KEYWORD: "as arguments of any name",
+}
 _PARTS = (TextPart, ImagePart, ResourcePart)
 
 
@@ -68,7 +73,8 @@ class FunctionTool(Generic[P, R]):
         values = {name: getattr(checked, field) for field, name in self._names.items()}
         if self._is_async:
             return as_output(await _no_exit(self._call(values, ctx)), self.info.spec.name)
-        answer = await _in_thread(lambda: self._call(values, _threadsafe(ctx)), ctx)
+        inside = _threadsafe(ctx)
+        answer = await _in_thread(lambda: self._call(values, inside), ctx)
         return as_output(answer, self.info.spec.name)
 
     def _call(self, values: dict[str, Any], ctx: ToolContext) -> Any:
@@ -174,8 +180,10 @@ def _read_signature(function: Callable[..., Any], name: str) -> tuple[str | None
     names: dict[str, str] = {}
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise TypeError(f"The tool {name!r} takes {str(parameter)!r}; a model can give only named arguments.")
+        if parameter.kind in _KINDS:
+            raise TypeError(
+                f"The tool {name!r} takes {parameter.name!r} {_KINDS[parameter.kind]}; a model names its arguments."
+            )
         if parameter.name not in hints:
             raise TypeError(f"The parameter {parameter.name!r} of the tool {name!r} has no type; it needs a type hint.")
         hint = hints[parameter.name]

@@ -103,7 +103,8 @@ class ClientTool:
             return self._lost()
         if request.done():
             return request.result()
-        self._spawn(self._deliver_late(request, ctx))
+        late = self._spawn(self._deliver_late(request, ctx))
+        late.add_done_callback(lambda _: request.cancel())  # also when it is cancelled before its first step
         text = f"{self.client_id!r} has not answered yet; its result will follow."
         return ToolOutput.pending(text, sent=True)
 
