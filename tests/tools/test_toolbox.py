@@ -199,8 +199,11 @@ async def test_closing_the_table_closes_everything_once_whatever_one_of_them_say
             raise RuntimeError("not now")
 
     one, owned = ByHand(), ByHand()
-    toolbox = Toolbox([Stubborn("stubborn"), one, first])
-    toolbox.own(owned)
+
+    @tool(close=owned.aclose)
+    def made() -> None: ...
+
+    toolbox = Toolbox([Stubborn("stubborn"), one, first, made])
     async with asyncio.timeout(5):
         await toolbox.aclose()
         await toolbox.aclose()

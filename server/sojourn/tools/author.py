@@ -51,6 +51,7 @@ class FunctionTool(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], *, name: str, description: str, source: str = "python") -> None:
         self.function = function
+        self.close: Callable[[], Awaitable[None]] | None = None
         self._is_async = inspect.iscoroutinefunction(function)
         self._context, self._names, self._arguments = _read_signature(function, name)
         schema = self._arguments.model_json_schema(schema_generator=_Untitled)
@@ -63,6 +64,11 @@ class FunctionTool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<tool {self.info.spec.name!r}>"
+
+    async def aclose(self) -> None:
+        """Called when the daemon ends; awaits what `@tool(close=...)` was given."""
+        if self.close is not None:
+            await self.close()
 
     async def execute(self, args: dict[str, Any], ctx: ToolContext) -> ToolOutput:
         """Checks the arguments, calls the function, and makes its answer a tool's output."""
@@ -93,6 +99,7 @@ def tool(
     description: str | None = None,
     approval: Policy = "ask",
     on_interrupt: OnInterrupt = "fail",
+    close: Callable[[], Awaitable[None]] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -104,13 +111,15 @@ def tool(
     description: str | None = None,
     approval: Policy = "ask",
     on_interrupt: OnInterrupt = "fail",
+    close: Callable[[], Awaitable[None]] | None = None,
 ) -> Any:
-    """Makes a function a tool: `@tool`, or `@tool(name=, description=, approval=, on_interrupt=)`.
+    """Makes a function a tool: `@tool`, or `@tool(name=, description=, approval=, on_interrupt=, close=)`.
 
     The name defaults to the function's, the description to its docstring, the schema comes from its type hints
     (`Annotated[int, Field(description=..., ge=1)]` says more). A parameter annotated `ToolContext` is given by the
     daemon and not shown to the model. `approval`: what happens when no config says otherwise; `on_interrupt="rerun"`
-    promises that running a call again after a crash is harmless (its id is the key).
+    promises that running a call again after a crash is harmless (its id is the key); `close` is awaited when the daemon
+    ends, for work that outlives its calls.
 
     Raises `TypeError` for a function that cannot be called by named, typed arguments, `ValueError` for a name that
     providers refuse.
@@ -123,6 +132,7 @@ def tool(
         text = description if description is not None else inspect.getdoc(function) or ""
         made = FunctionTool(function, name=own, description=text)
         made.info = dataclasses.replace(made.info, approval=approval, on_interrupt=on_interrupt)
+        made.close = close
         return made
 
     return make if function is None else make(function)

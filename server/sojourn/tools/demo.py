@@ -47,7 +47,7 @@ class DemoTools:
         await asyncio.gather(*self._builds, return_exceptions=True)
 
     def _build_tool(self) -> FunctionTool[..., Any]:
-        @tool(approval="allow")
+        @tool(approval="allow", close=self.aclose)
         async def demo_build(
             ctx: ToolContext, target: str = "everything", seconds: _Seconds | None = None
         ) -> ToolOutput:

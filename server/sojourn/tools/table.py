@@ -35,14 +35,13 @@ class ToolProblem:
 
 
 class Toolbox:
-    """Tools by name. What it was given first under a name stays; it closes what it was given to own.
+    """Tools by name. What it was given first under a name stays; it closes its tools.
 
     `problems` are the packages and tools that could not be used.
     """
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
-        self._owned: list[Any] = []
         self.problems: list[ToolProblem] = []
         for one in tools:
             self.add(one)
@@ -53,9 +52,7 @@ class Toolbox:
         toolbox = cls()
         toolbox.add(delegate, source="builtin")
         if demo:
-            play = DemoTools()
-            toolbox.own(play)
-            for one in play.tools():
+            for one in DemoTools().tools():
                 toolbox.add(one, source="demo")
         if packages:
             toolbox.load(entry_points(group=GROUP))
@@ -89,10 +86,6 @@ class Toolbox:
         """Takes a tool out; answers whether it was there."""
         return self._tools.pop(name, None) is not None
 
-    def own(self, thing: Any) -> None:
-        """Closes `thing` (by its `aclose`) with the table."""
-        self._owned.append(thing)
-
     def load(self, points: Iterable[EntryPoint]) -> None:
         """Enters what entry points offer: a tool, a list of tools, or a callable that answers either."""
         for point in points:
@@ -118,15 +111,14 @@ class Toolbox:
         return {name: self._tools[name] for name in wanted}
 
     async def aclose(self) -> None:
-        """Closes every tool that can be closed and what it owns, once, whatever one of them says to it."""
-        things, self._owned = [*self._tools.values(), *reversed(self._owned)], []
-        self._tools = {}
-        for thing in things:
-            if close := getattr(thing, "aclose", None):
+        """Closes every tool that can be closed, once, whatever one of them says to it; the table is empty then."""
+        tools, self._tools = self._tools, {}
+        for name, one in tools.items():
+            if close := getattr(one, "aclose", None):
                 try:
                     await close()
                 except Exception:  # other people's code; the rest is closed all the same
-                    logger.exception("Closing %r failed.", thing)
+                    logger.exception("Closing the tool %r failed.", name)
 
     def _complain(self, source: str, message: str) -> None:
         self.problems.append(ToolProblem(source, message))
