@@ -279,11 +279,10 @@ def step_to_wire(owed: Owed) -> dict[str, Any]:
             return {"type": "needsResolution", "context": context.wire()}
         case Failed(failure):
             return {"type": "failed", "error": failure.info().wire()}
-        case Done(result):
-            wire = result.wire()
-            if not result.best_effort:
-                del wire["bestEffort"]
-            return {"type": "done", "result": wire}
+    wire = owed.result.wire()
+    if not owed.result.best_effort:
+        del wire["bestEffort"]
+    return {"type": "done", "result": wire}
 
 
 def _pending_to_wire(pending: PendingToolCall) -> dict[str, Any]:

@@ -223,8 +223,9 @@ class OpenTurn(Value):
         return self if position == self.position else self.model_copy(update={"position": position})
 
     def consistent(self, output_tool: str | None, *, whole: bool) -> bool:
-        """Whether `position` is where judging stops, which is behind the last call when the turn is `whole`."""
-        position = self.judged(output_tool).position
+        """Whether `position` is at the first invalid call, or behind the last when the turn is `whole`."""
+        start = len(self.calls) if is_cut(self.message) else 0
+        position = self.model_copy(update={"position": start}).judged(output_tool).position
         return position == self.position and (position == len(self.calls)) == whole
 
     def invalid(self, call: ToolCallPart, output_tool: str | None) -> InvalidCallReason | None:

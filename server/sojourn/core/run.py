@@ -146,7 +146,9 @@ class AgentRun(RunDocument):
     def model_response(self, turn: ModelTurn) -> Outcome:
         """Takes the model's turn: its usage counts from now on, its calls are checked in the order of their making."""
         self._require("model_response")
-        message = assistant_message(turn, taken=self._known_ids(), number=self.turn)
+        has_calls = any(isinstance(part, ToolCallPart) for part in turn.content)
+        taken = self._known_ids() if has_calls else frozenset[str]()
+        message = assistant_message(turn, taken=taken, number=self.turn)
         self._count_call(turn)
         return self._scan(OpenTurn.begin(message, turn))
 
@@ -395,7 +397,7 @@ class AgentRun(RunDocument):
             self._ids.update(call_ids(messages))
 
     def _known_ids(self) -> set[str]:
-        # Read once from the conversation, then kept: a turn must not cost more in a longer conversation.
+        # Read once from the conversation, then kept up to date: a turn costs no more in a longer conversation.
         if self._ids is None:
             self._ids = set(call_ids([*self.history, *self.messages]))
         return self._ids
