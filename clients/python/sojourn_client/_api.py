@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
     from sojourn.core.agent import Accepted, Agent, AgentConfig, RunOutcome
     from sojourn.core.messages import Message, ToolChoice
-    from sojourn.methods._steps import ModelResponse, Resolution, ToolResult
+    from sojourn.methods._steps import ModelResponse, Resolution, StepResult
     from sojourn.methods.agent import AgentList, Attached, EventsPage, MessagesPage, PendingCalls, Replaced, Stopped
     from sojourn.methods.approval import Approvals, Decided
     from sojourn.methods.inbox import InboxItems, Queued, Removed
     from sojourn.methods.model import Models
     from sojourn.methods.run import Appended, Entries, Exported, RunInfo, RunList, RunRevision, Stepped
+    from sojourn.methods.server import Status
     from sojourn.methods.tool import ClientTool, Tools
 
     from ._calls import Content, Fields, Unset
@@ -375,7 +376,7 @@ class RunMethods(Namespace):
         request_id: str | Unset | None = UNSET,
         revision: int | Unset | None = UNSET,
         model_response: ModelResponse | Fields | Unset | None = UNSET,
-        tool_results: Sequence[ToolResult | Fields] | Unset | None = UNSET,
+        tool_results: Sequence[StepResult | Fields] | Unset | None = UNSET,
         resolution: Resolution | Fields | Unset | None = UNSET,
     ) -> Stepped:
         """Feeds what is given, then says what is owed. With nothing given it says the same again and costs nothing.
@@ -448,6 +449,21 @@ class RunMethods(Namespace):
         await self._call("run/delete", {"runId": run_id, "requestId": request_id})
 
 
+class ServerMethods(Namespace):
+    """`server/*`."""
+
+    async def status(self) -> Status:
+        """How the daemon is: version, state, what runs, what it holds."""
+        result: Status = await self._call("server/status", {})
+        return result
+
+    async def shutdown(
+        self, *, request_id: str | Unset | None = UNSET, mode: Literal["drain", "now"] | Unset = UNSET
+    ) -> None:
+        """Ends the daemon: everything is saved first, other clients are told by `server/state`."""
+        await self._call("server/shutdown", {"requestId": request_id, "mode": mode})
+
+
 class ToolMethods(Namespace):
     """`tool/*`."""
 
@@ -497,6 +513,7 @@ class Api(Caller):
             "run/delete",
             "run/import",
             "run/step",
+            "server/shutdown",
             "tool/register",
             "tool/unregister",
         }
@@ -526,6 +543,11 @@ class Api(Caller):
     def run(self) -> RunMethods:
         """`run/*`."""
         return RunMethods(self)
+
+    @cached_property
+    def server(self) -> ServerMethods:
+        """`server/*`."""
+        return ServerMethods(self)
 
     @cached_property
     def tool(self) -> ToolMethods:

@@ -87,6 +87,10 @@ class Connection:
         """Answers a request of the daemon with an error."""
         self._write({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}})
 
+    async def wait_closed(self) -> None:
+        """Returns when the connection has ended."""
+        await asyncio.wait([self._task])
+
     async def aclose(self) -> None:
         """Closes the socket. Runs at the daemon go on. Idempotent."""
         self._writer.close()

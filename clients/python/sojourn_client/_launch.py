@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import socket as _socket
 
 START_TIMEOUT_S = 20.0
-ANOTHER = "`sojourn connect` reaches the one that runs"
-"""Part of what a daemon says that finds another one on its state directory."""
 
 
 class DaemonNotRunning(ConnectionError):
@@ -76,15 +74,17 @@ def reach(place: Place, *, timeout_s: float = START_TIMEOUT_S) -> _socket.socket
     Raises `DaemonStartFailed` when it does not come up within `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
+    said = "The daemon came up and ended again, several times; its log says why."
     while True:
         try:
             return dial(place)
         except DaemonNotRunning:
-            said = start(place, timeout_s=max(0.1, deadline - time.monotonic()))
-        if said is not None and (ANOTHER not in said or time.monotonic() > deadline):
+            if time.monotonic() > deadline:
+                raise DaemonStartFailed(said) from None
+        said = start(place, timeout_s=max(0.1, deadline - time.monotonic())) or said
+        if not _another(said):
             raise DaemonStartFailed(said)
-        if said is not None:
-            time.sleep(0.05)  # Another starter was first, or an old daemon is about to end.
+        time.sleep(0.05)  # Another starter was first, or an old daemon is about to end.
 
 
 def start(place: Place, *, timeout_s: float) -> str | None:
@@ -123,3 +123,9 @@ def mismatch(place: Place) -> str | None:
         f"The running daemon is Sojourn {version}, this is {__version__}; "
         "`sojourn shutdown` ends the old one, the next start is the new one."
     )
+
+
+def _another(said: str) -> bool:
+    from sojourn._lock import CONNECT_HINT
+
+    return CONNECT_HINT in said

@@ -182,6 +182,11 @@ class Client(Api):
         self._serving.tools.pop(name, None)
         await self.call("tool/unregister", {"names": [name]})
 
+    async def wait_lost(self) -> None:
+        """Returns when the present connection has ended."""
+        connection = await self._connected()
+        await connection.wait_closed()
+
     # What `EventStream` calls.
 
     async def attach(self, stream: EventStream, params: dict[str, Any], on_result: Callable[[Any], None]) -> None:

@@ -1,0 +1,64 @@
+"""How things look: JSON lines for scripts, short coloured text for people. Nothing that a model said moves a cursor."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def json_line(value: Any) -> None:
+    """One JSON value on a line of stdout."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where people read; coloured when it is a terminal."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout: a drawn one on a terminal, tab-separated lines elsewhere."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(one_line(cell, 10_000) for cell in row))
+        return
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        drawn.add_column(heading, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(printable(cell) for cell in row))
+    console().print(drawn)
+
+
+def printable(text: str) -> str:
+    """`text` without control characters other than line ends and tabs: it comes from models, tools and clients."""
+    return "".join(char for char in text if char in "\n\t" or not (ord(char) < 32 or 127 <= ord(char) < 160))
+
+
+def one_line(text: str, limit: int = 100) -> str:
+    """`text` as one printable line of at most `limit` characters."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def arguments(args: Any, limit: int = 200) -> str:
+    """A call's arguments on one line."""
+    return one_line(json.dumps(args, ensure_ascii=False), limit)
+
+
+def text_of(content: Iterable[dict[str, Any]]) -> str:
+    """The text of parts in wire form; what is no text by its type."""
+    return "".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in _spoken(content))
+
+
+def _spoken(content: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    return (part for part in content if part["type"] not in ("reasoning", "toolCall"))

@@ -1,0 +1,131 @@
+"""`ps`, `stop`, `events`: what agents there are, ending a run, and what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ._app import AgentArgument, Exit, JsonFlag, Options, client, command, say
+from ._show import json_line, one_line, table
+from ._view import View
+
+_PAGE = 1000
+
+
+def register(app: typer.Typer) -> None:
+    """Enters the commands."""
+    command(app)(ps)
+    command(app)(stop)
+    command(app)(events)
+
+
+async def ps(
+    options: Options,
+    *,
+    all: Annotated[bool, typer.Option("--all", "-a", help="Children, too.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """The agents, newest activity first, and what each waits for."""
+    async with client(options) as daemon:
+        agents = [agent async for agent in _agents(daemon, children=all)]
+    if json:
+        for agent in agents:
+            json_line(agent)
+        return
+    if not agents:
+        say("No agents yet; `sojourn prompt TEXT` makes one.")
+        return
+    table(("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "TITLE"), [_row(agent) for agent in agents])
+
+
+async def stop(options: Options, agent: AgentArgument, *, json: JsonFlag = False) -> None:
+    """Stops an agent's run, its tools and its children. What is finished is kept."""
+    async with client(options) as daemon:
+        answer = await daemon.call("agent/stop", {"agentId": agent})
+    if json:
+        json_line(answer)
+    else:
+        say("Stopped." if answer["stopped"] else "Nothing was running.")
+
+
+async def events(
+    options: Options,
+    agent: AgentArgument,
+    *,
+    after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Events after this number.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until interrupted.")] = False,
+    limit: Annotated[
+        Optional[int],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--limit", min=1, help="At most so many."),
+    ] = None,
+    json: JsonFlag = False,
+) -> int | None:
+    """The events of an agent, from the store; with --follow live ones, too."""
+    show = json_line if json else View(all_on_stdout=True).show_wire
+    async with client(options) as daemon:
+        if not follow:
+            await _stored(daemon, agent, after, limit, show)
+            return None
+        try:
+            async with daemon.events(agent, after_seq=after, deltas=not json) as stream:
+                async for count, event in _counted(stream):
+                    show(event.wire())
+                    if count == limit:
+                        return None
+        except asyncio.CancelledError:
+            return Exit.INTERRUPTED
+    return None
+
+
+async def _stored(daemon: Any, agent: str, after: int, limit: int | None, show: Any) -> None:
+    left = limit
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(left, _PAGE)
+        page = await daemon.call("agent/events", {"agentId": agent, "afterSeq": after, "limit": size})
+        for event in page["events"]:
+            show(event)
+        after = page["nextSeq"]
+        left = None if left is None else left - len(page["events"])
+        if len(page["events"]) < size:
+            return
+
+
+async def _counted(stream: Any) -> Any:
+    count = 0
+    async for event in stream:
+        count += 1
+        yield count, event
+
+
+async def _agents(daemon: Any, *, children: bool, parent: str | None = None) -> Any:
+    cursor = None
+    while True:
+        params = {"cursor": cursor, "parentAgentId": parent}
+        page = await daemon.call("agent/list", {key: value for key, value in params.items() if value is not None})
+        for agent in page["agents"]:
+            yield agent
+            if children:
+                async for child in _agents(daemon, children=True, parent=agent["agentId"]):
+                    yield child
+        if (cursor := page.get("nextCursor")) is None:
+            return
+
+
+def _row(agent: dict[str, Any]) -> tuple[str, ...]:
+    owed = [
+        f"{agent[key]} {word}{'' if agent[key] == 1 else 's'}"
+        for key, word in (("approvals", "approval"), ("pendingCalls", "pending call"), ("inbox", "unread item"))
+        if agent[key]
+    ]
+    if not owed and "waitingFor" in agent:
+        owed = [agent["waitingFor"]]
+    return (
+        agent["agentId"],
+        agent["state"],
+        ", ".join(owed) or "-",
+        str(agent["messageCount"]),
+        agent["updatedAt"],
+        one_line(agent.get("title", ""), 60),
+    )

@@ -1,0 +1,108 @@
+"""`approvals`, `approve`: calls that wait for somebody's decision."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ._app import Exit, Failure, JsonFlag, Options, client, command, say
+from ._show import arguments, json_line, table
+
+
+def register(app: typer.Typer) -> None:
+    """Enters the commands."""
+    command(app)(approvals)
+    command(app)(approve)
+
+
+async def approvals(
+    options: Options,
+    agent: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads it at run time
+        typer.Argument(metavar="[AGENT]", help="Of this agent and its children only."),
+    ] = None,
+    *,
+    json: JsonFlag = False,
+) -> None:
+    """The open approvals, oldest first, over all agents and their children."""
+    async with client(options) as daemon:
+        found = (await daemon.call("approval/list", {} if agent is None else {"agentId": agent}))["approvals"]
+    if json:
+        for approval in found:
+            json_line(approval)
+        return
+    if not found:
+        say("Nothing waits for a decision.")
+        return
+    table(("APPROVAL", "AGENT", "TOOL", "ARGUMENTS", "SINCE"), [_row(approval) for approval in found])
+
+
+async def approve(
+    options: Options,
+    approval: Annotated[str, typer.Argument(metavar="ID", help="The approval's id.")],
+    *,
+    deny: Annotated[bool, typer.Option("--deny", help="Deny instead; the model is told.")] = False,
+    reason: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--reason", help="Why, for the record and, when denied, for the model."),
+    ] = None,
+    edit: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--edit", metavar="JSON", help="Approve with these arguments instead."),
+    ] = None,
+    answer: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--answer", metavar="TEXT", help="Run nothing; this is the result."),
+    ] = None,
+    abort: Annotated[bool, typer.Option("--abort", help="Stop the run.")] = False,
+    scope: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--scope", metavar="once|run|agent", help="How far an approval reaches."),
+    ] = None,
+    json: JsonFlag = False,
+) -> int | None:
+    """Decides an approval: approves, unless an option says otherwise. The first decision wins."""
+    decision = _decision(deny=deny, edit=edit, answer=answer, abort=abort)
+    extra = {"reason": reason, "scope": scope}
+    params = {"approvalId": approval, **decision, **{key: value for key, value in extra.items() if value is not None}}
+    async with client(options) as daemon:
+        decided = (await daemon.call("approval/decide", params))["approval"]
+    if json:
+        json_line(decided)
+    else:
+        say(f"{decided['toolName']}: {decided['decision']['decision']}.")
+    return Exit.DONE
+
+
+def _decision(*, deny: bool, edit: str | None, answer: str | None, abort: bool) -> dict[str, Any]:
+    given = {"--deny": deny, "--edit": edit is not None, "--answer": answer is not None, "--abort": abort}
+    chosen = [name for name, wanted in given.items() if wanted]
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"{chosen[0]} and {chosen[1]} are two decisions; one is needed.")
+    if edit is not None:
+        return {"decision": "edit", "arguments": _object(edit)}
+    if answer is not None:
+        return {"decision": "answer", "content": answer}
+    return {"decision": "deny" if deny else "abort" if abort else "approve"}
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = jsonlib.loads(text)
+    except ValueError as error:
+        raise Failure(f"--edit is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise Failure("--edit needs a JSON object: the arguments by name.")
+    return value
+
+
+def _row(approval: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        approval["approvalId"],
+        approval["agentId"],
+        approval["toolName"],
+        arguments(approval["args"]),
+        approval["since"],
+    )

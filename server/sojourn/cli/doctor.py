@@ -1,0 +1,192 @@
+"""`doctor`: looks at config, state, socket, models and tools, and says what to do about what is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sojourn import __version__, _paths
+from sojourn_client import DaemonNotRunning, RpcError
+from sojourn_client._launch import Place
+
+from ._app import Exit, JsonFlag, Options, client, command
+from ._show import console, json_line
+
+if TYPE_CHECKING:
+    from sojourn.config import Config, McpServer
+    from sojourn.models.base import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about one thing; `advice` says what to do when it is not all right."""
+
+    check: str
+    ok: bool
+    message: str
+    advice: str | None = None
+
+
+def register(app: typer.Typer) -> None:
+    """Enters the command."""
+    command(app)(doctor)
+
+
+async def doctor(options: Options, *, json: JsonFlag = False) -> int:
+    """Checks config, state, socket, daemon, models and tools, and says what to do. Exit code 1 when something is wrong.
+
+    Sends nothing to any model, and starts nothing.
+    """
+    wrong = 0
+    async for finding in _findings(options):
+        wrong += not finding.ok
+        if json:
+            json_line({key: value for key, value in asdict(finding).items() if value is not None})
+        else:
+            _print(finding)
+    if not json:
+        console().print("All is well." if not wrong else f"{wrong} to put right.", style="bold")
+    return Exit.ERROR if wrong else Exit.DONE
+
+
+async def _findings(options: Options) -> AsyncIterator[Finding]:
+    place = options.place
+    yield Finding("version", True, f"Sojourn {__version__} on Python {sys.version.split()[0]}")
+    config = None
+    for found in _config(options):
+        if isinstance(found, Finding):
+            yield found
+        else:
+            config = found
+    for finding in (*_state(place.state_dir), *_socket(place)):
+        yield finding
+    yield await _daemon(options)
+    if config is not None:
+        for finding in (*_models(config), *_tools(config)):
+            yield finding
+
+
+def _config(options: Options) -> Iterator[Finding | Config]:
+    from sojourn._config_faults import ConfigError
+    from sojourn.config import load
+
+    try:
+        config = load(options.config)
+    except ConfigError as error:
+        for fault in error.faults:
+            yield Finding("config", False, str(fault), "Correct it; the daemon does not start with it.")
+        return
+    where = str(config.file) if config.file else f"none at {_paths.config_file(options.config)[0]}; the defaults hold"
+    yield Finding("config", True, where)
+    yield config
+
+
+def _state(directory: Path) -> Iterator[Finding]:
+    if not directory.exists():
+        yield Finding("state", True, f"{directory} is made at the first start")
+        return
+    found = directory.stat()
+    if found.st_uid != os.geteuid():
+        yield Finding("state", False, f"{directory} belongs to another user", "Name one of your own with --state-dir.")
+    elif stat.S_IMODE(found.st_mode) & 0o077:
+        yield Finding("state", False, f"others may enter {directory}", f"chmod 700 {directory}")
+    elif not os.access(directory, os.W_OK | os.X_OK):
+        yield Finding("state", False, f"{directory} cannot be written to", f"chmod 700 {directory}, or --state-dir.")
+    else:
+        size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
+        yield Finding("state", True, f"{directory} ({size / 1e6:.1f} MB)")
+
+
+def _socket(place: Place) -> Iterator[Finding]:
+    path = Path(place.path)
+    if path.exists() and not path.is_socket():
+        advice = "Move it away, or name another path with --socket."
+        yield Finding("socket", False, f"{path} is there and is no socket", advice)
+        return
+    short = "" if path == place.socket else f" (instead of {place.socket}, which is too long for a socket)"
+    yield Finding("socket", True, f"{path}{short}")
+
+
+async def _daemon(options: Options) -> Finding:
+    try:
+        async with client(options, reconnect_s=0) as daemon:
+            status = await daemon.call("server/status")
+    except DaemonNotRunning:
+        return Finding("daemon", True, "none runs; `sojourn prompt`, `attach` and `connect` start one")
+    except (RpcError, OSError) as error:
+        return Finding(
+            "daemon", False, f"it does not answer as it should: {error}", "sojourn shutdown, then try again."
+        )
+    said = f"Sojourn {status['version']}, {status['agents']} agents, {status['activeRuns']} active runs"
+    if status["version"] != __version__:
+        return Finding("daemon", False, said, "sojourn shutdown; the next command starts this version.")
+    if status["state"] != "ready":
+        return Finding("daemon", False, f"{said}, {status['state']}", f"Its log says why: {options.place.state_dir}.")
+    return Finding("daemon", True, said)
+
+
+def _models(config: Config) -> Iterator[Finding]:
+    for name, spec in config.model_specs().items():
+        default = ", the default" if name == config.daemon.default_model else ""
+        label = f"{name} ({spec.backend}{default})"
+        wrong, advice = _script_fault(spec) if spec.backend == "scripted" else _key_fault(spec)
+        yield Finding("model", not wrong, f"{label}: {wrong}" if wrong else label, advice or None)
+
+
+def _script_fault(spec: ModelSpec) -> tuple[str, str]:
+    from sojourn.models.table import make_model
+
+    try:
+        make_model(spec)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a script is what was asked for
+        return str(error), f"Correct {spec.script}."
+    return "", ""
+
+
+def _key_fault(spec: ModelSpec) -> tuple[str, str]:
+    if spec.api_key_env and not os.environ.get(spec.api_key_env):
+        return f"${spec.api_key_env} is not set", f"Set {spec.api_key_env} where the daemon is started."
+    if spec.api_key_file and not os.access(spec.api_key_file, os.R_OK):
+        return f"{spec.api_key_file} cannot be read", "Put the key into it, readable by you alone."
+    if spec.api_key_command:
+        program = spec.api_key_command.split()[0]
+        if shutil.which(program) is None:
+            return f"there is no command {program!r}", "Install it, or name another api_key_command."
+    return "", ""
+
+
+def _tools(config: Config) -> Iterator[Finding]:
+    from sojourn.tools.table import Toolbox
+
+    toolbox = Toolbox.standard(demo=config.tools.demo, packages=config.tools.packages)
+    names = ", ".join(sorted(one.info.spec.name for one in toolbox))
+    yield Finding("tools", True, names)
+    for problem in toolbox.problems:
+        advice = "Repair or uninstall that package, or set tools.packages = false."
+        yield Finding("tools", False, f"{problem.source}: {problem.message}", advice)
+    for name, server in config.mcp.servers.items():
+        yield _mcp(name, server)
+
+
+def _mcp(name: str, server: McpServer) -> Finding:
+    if server.command is not None and shutil.which(server.command) is None:
+        advice = "Install it, or correct the path."
+        return Finding("mcp", False, f"{name}: there is no command {server.command!r}", advice)
+    return Finding("mcp", True, f"{name}: {server.command or server.url}")
+
+
+def _print(finding: Finding) -> None:
+    from rich.text import Text
+
+    mark = Text("✓ ", "green") if finding.ok else Text("✗ ", "bold red")
+    console().print(Text.assemble(mark, (f"{finding.check:<8}", "bold"), finding.message))
+    if finding.advice:
+        console().print(Text(f"          → {finding.advice}", "yellow"))

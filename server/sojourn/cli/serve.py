@@ -1,0 +1,92 @@
+"""`serve`, `connect`, `shutdown`: the daemon's life, seen from the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json as jsonlib
+import os
+from typing import Annotated, Optional
+
+import typer
+
+from sojourn_client import ConnectionLost
+from sojourn_client._launch import Place
+
+from ._app import Options, client, command, say
+
+
+def register(app: typer.Typer) -> None:
+    """Enters the commands."""
+    command(app)(serve)
+    command(app)(connect)
+    command(app)(shutdown)
+
+
+def serve(
+    options: Options,
+    *,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client on stdin and stdout.")] = False,
+    tcp: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads it at run time
+        typer.Option("--tcp", metavar="HOST:PORT", help="Listen here, too; clients must show the token."),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Go into the background once it answers.")] = False,
+) -> int:
+    """Runs the daemon: on the unix socket, on TCP when asked to, or for one client on stdin and stdout."""
+    from sojourn.daemon import ServeOptions, run
+
+    if stdio and (tcp or detach):
+        raise typer.BadParameter("--stdio serves one client in the foreground; --tcp and --detach do not go with it.")
+    return run(
+        ServeOptions(
+            config=options.config,
+            state_dir=options.state_dir,
+            socket=options.socket,
+            stdio=stdio,
+            tcp=tcp,
+            detach=detach,
+        )
+    )
+
+
+def connect(options: Options) -> int:
+    """Connects stdin and stdout to the daemon, starting one (detached) if none runs. Editors launch this."""
+    # `sojourn connect` never comes here (see `sojourn.__main__`); this is its entry in the help.
+    from sojourn._bridge import main
+
+    given = {"--config": options.config, "--state-dir": options.state_dir, "--socket": options.socket}
+    return main([f"{name}={value}" for name, value in given.items() if value is not None])
+
+
+async def shutdown(
+    options: Options,
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for runs to come to a point of rest.")] = False,
+) -> None:
+    """Saves everything and ends the daemon; returns when it has ended."""
+    pid = _pid(options.place)
+    async with client(options, reconnect_s=0) as daemon:
+        with contextlib.suppress(ConnectionLost):  # It may be gone before its answer is here.
+            await daemon.call("server/shutdown", {"mode": "now" if now else "drain"})
+        await daemon.wait_lost()
+    while pid is not None and _alive(pid):  # noqa: ASYNC110 - another process's end is no event of this loop
+        await asyncio.sleep(0.02)
+    say("The daemon has ended.")
+
+
+def _pid(place: Place) -> int | None:
+    try:
+        return int(jsonlib.loads((place.state_dir / "daemon.json").read_text())["pid"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

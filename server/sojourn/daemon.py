@@ -1,0 +1,336 @@
+"""Wiring and lifetime: config → store → hub → listeners, and an end that saves everything within two seconds.
+
+Everything durable is committed before anybody hears of it, so ending is never more than stopping the tools and closing
+the door; what takes longer than `END_S` is cut off like by a crash, from which the next start recovers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from sojourn import __version__, _paths
+
+from ._detach import Ready, detach
+from ._lock import Locked, StateLock
+from ._logs import Log
+
+if TYPE_CHECKING:
+    from sojourn.agents.hub import Hub
+    from sojourn.config import Config
+    from sojourn.rpc.host import Host
+    from sojourn.rpc.stdio import Stdio
+    from sojourn.tools.table import Toolbox
+
+log = logging.getLogger(__name__)
+
+END_S = 1.8
+"""How long the end may take after a signal or the end of stdin."""
+_THREADS_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What `sojourn serve` was told."""
+
+    config: Path | None = None
+    state_dir: Path | None = None
+    socket: Path | None = None
+    stdio: bool = False
+    tcp: str | None = None
+    detach: bool = False
+
+
+class CannotStart(Exception):
+    """The daemon cannot start; the message is one line for the user."""
+
+
+def run(options: ServeOptions) -> int:
+    """Runs the daemon until it is told to end; the exit code."""
+    if sys.platform == "win32":
+        raise CannotStart("Sojourn needs unix sockets and signals; on Windows it runs inside WSL.")
+    os.umask(0o077)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))  # Nothing has begun that could be saved.
+    ready = Ready()
+    try:
+        state_dir = _state_dir(options)
+        lock = StateLock(state_dir)  # noqa: F841 - held until the process is gone, however it goes
+        config = _config(options)
+        if options.detach:
+            detached = detach(state_dir / "daemon.log")
+            if isinstance(detached, int):
+                return detached
+            ready = detached
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        ends = _claim() if options.stdio else None
+        output = Log(config.daemon.log_level, state_dir / "daemon.log" if options.detach else None)
+        try:
+            return _run_loop(_Daemon(options, config, state_dir, ready), ends)
+        finally:
+            output.close()
+    except (CannotStart, Locked) as error:
+        ready.failed(str(error))
+        return 1
+
+
+def _run_loop(daemon: _Daemon, ends: Stdio | None) -> int:
+    # Not `asyncio.run`: it would wait for a tool's thread for as long as that likes to take.
+    loop = asyncio.new_event_loop()
+    threads = ThreadPoolExecutor(thread_name_prefix="sojourn")
+    loop.set_default_executor(threads)
+    try:
+        code = loop.run_until_complete(daemon.serve(ends))
+    except BaseException:
+        log.critical("The daemon ends by a fault of its own.", exc_info=True)
+        raise
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    _leave(threads, code)
+    loop.close()
+    return code
+
+
+class _Daemon:
+    """One life."""
+
+    def __init__(self, options: ServeOptions, config: Config, state_dir: Path, ready: Ready) -> None:
+        self._options = options
+        self._config = config
+        self._state_dir = state_dir
+        self._ready = ready
+        self._over = asyncio.Event()
+
+    async def serve(self, ends: Stdio | None) -> int:
+        """Serves until told to end; the exit code."""
+        from sojourn.core.errors import SojournError
+        from sojourn.rpc.listen import CannotListen
+
+        try:
+            async with self._hub() as hub, self._host(hub) as host:
+                self._listen_for_signals(host)
+                return await (self._serve_stdio(host, ends) if ends else self._serve_sockets(host))
+        except* (CannotListen, SojournError) as group:
+            raise CannotStart(_words(group)) from group
+
+    def end(self, why: str, *, within_s: float | None = END_S) -> None:
+        """Begins the end. Within `within_s` seconds the process is gone, whatever is in the way."""
+        if self._over.is_set():
+            return
+        log.info("Ending: %s.", why)
+        self._over.set()
+        if within_s is not None:
+            timer = threading.Timer(within_s, os._exit, (0,))
+            timer.daemon = True
+            timer.start()
+
+    @contextlib.asynccontextmanager
+    async def _hub(self) -> AsyncIterator[Hub]:
+        from sojourn.agents.hub import Hub
+        from sojourn.store.sqlite import SqliteStore
+
+        store = await SqliteStore.open(self._state_dir, durability=self._config.daemon.durability)
+        try:
+            toolbox = _toolbox(self._config)
+            try:
+                async with Hub(
+                    store,
+                    models=self._config.model_specs(),
+                    tools=toolbox,
+                    limits=_hub_limits(self._config),
+                    presets=self._config.presets(),
+                    default_model=self._config.daemon.default_model,
+                ) as hub:
+                    yield hub
+            finally:
+                await toolbox.aclose()
+        finally:
+            await store.aclose()
+
+    @contextlib.asynccontextmanager
+    async def _host(self, hub: Hub) -> AsyncIterator[Host]:
+        from sojourn.rpc.host import Host, WireLimits
+
+        limits = self._config.limits
+        host = Host(
+            hub,
+            WireLimits(
+                max_frame_bytes=limits.max_frame_bytes,
+                max_client_queue_bytes=limits.max_client_queue_bytes,
+                max_inflight=limits.max_inflight,
+            ),
+        )
+        yield host
+
+    async def _serve_stdio(self, host: Host, ends: Stdio) -> int:
+        from sojourn.rpc.stdio import serve_stdio
+
+        serving = asyncio.create_task(serve_stdio(host, ends))
+        over = asyncio.create_task(self._until_over(host))
+        log.info("Sojourn %s serves one client on stdin and stdout, state in %s.", __version__, self._state_dir)
+        _settle_gc()
+        await asyncio.wait([serving, over], return_when=asyncio.FIRST_COMPLETED)
+        code = serving.result() if serving.done() else 0
+        self.end("the client has left" if serving.done() else "told to")
+        await _cancel(serving, over)
+        return code
+
+    async def _serve_sockets(self, host: Host) -> int:
+        from sojourn.rpc.listen import read_token, serve_tcp, serve_unix
+
+        async with contextlib.AsyncExitStack() as stack:
+            socket = _paths.socket_file(self._options.socket, state=self._options.state_dir)
+            where: dict[str, Any] = {"socket": str(await stack.enter_async_context(serve_unix(host, socket)))}
+            if self._options.tcp is not None:
+                token = read_token(_paths.token_file(self._state_dir))
+                address = await stack.enter_async_context(serve_tcp(host, self._options.tcp, token=token))
+                where["tcp"] = f"{address[0]}:{address[1]}"
+            stack.callback(_forget, self._state_dir)
+            _tell(self._state_dir, {"version": __version__, "pid": os.getpid(), **where})
+            self._ready.ok()
+            log.info(
+                "Sojourn %s listens on %s, state in %s.", __version__, " and ".join(where.values()), self._state_dir
+            )
+            _settle_gc()
+            await self._until_over(host)
+        return 0
+
+    async def _until_over(self, host: Host) -> None:
+        """Returns when a signal came, a client asked for the end, or nobody needed the daemon for long."""
+        waits = [asyncio.create_task(self._over.wait()), asyncio.create_task(host.hub.ended.wait())]
+        if self._config.daemon.idle_exit_s:
+            waits.append(asyncio.create_task(self._until_idle(host)))
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        self.end("a client asked for it" if waits[1].done() else "nobody needs it")
+        await _cancel(*waits)
+
+    async def _until_idle(self, host: Host) -> None:
+        limit = self._config.daemon.idle_exit_s
+        since = time.monotonic()
+        while time.monotonic() - since < limit:
+            await asyncio.sleep(min(1.0, limit / 4))
+            status = await host.hub.status()
+            if host.connections or status["activeRuns"]:
+                since = time.monotonic()
+
+    def _listen_for_signals(self, host: Host) -> None:
+        loop = asyncio.get_running_loop()
+        numbers = [signal.SIGTERM, signal.SIGINT, *([] if self._options.detach else [signal.SIGHUP])]
+
+        def heard(number: int) -> None:
+            if self._over.is_set():
+                os._exit(128 + number)  # Whoever says it twice means now.
+            self.end(signal.Signals(number).name)
+
+        for number in numbers:
+            loop.add_signal_handler(number, heard, number)
+
+
+def _state_dir(options: ServeOptions) -> Path:
+    directory = _paths.state_dir(options.state_dir)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(13, "it cannot be written to")
+    except OSError as error:
+        raise CannotStart(
+            f"The state directory {str(directory)!r} cannot be used: {error.strerror}; "
+            "--state-dir or $SOJOURN_STATE_DIR names another one."
+        ) from None
+    return directory
+
+
+def _config(options: ServeOptions) -> Config:
+    from ._config_faults import ConfigError
+    from .config import load
+
+    try:
+        return load(options.config)
+    except ConfigError as error:
+        raise CannotStart(str(error)) from None
+
+
+def _claim() -> Stdio:
+    from sojourn.rpc.listen import CannotListen
+    from sojourn.rpc.stdio import claim
+
+    try:
+        return claim()
+    except CannotListen as error:
+        raise CannotStart(str(error)) from None
+
+
+def _toolbox(config: Config) -> Toolbox:
+    from sojourn.tools.table import Toolbox
+
+    return Toolbox.standard(demo=config.tools.demo, packages=config.tools.packages)
+
+
+def _hub_limits(config: Config) -> Any:
+    from dataclasses import fields
+
+    from sojourn.agents.runtime import HubLimits
+
+    return HubLimits(**{field.name: getattr(config.limits, field.name) for field in fields(HubLimits)})
+
+
+def _settle_gc() -> None:
+    """What was imported and built by now lives as long as the process: the collector need not look at it again.
+
+    Measured on Python 3.11: 20-37 % less CPU for pipelined requests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 25, 25)
+
+
+def _tell(state_dir: Path, what: dict[str, Any]) -> None:
+    """Writes `daemon.json`, for clients of another version and for people; nobody decides anything by it."""
+    fresh = state_dir / "daemon.json.new"
+    fresh.write_bytes(orjson.dumps(what) + b"\n")
+    fresh.replace(state_dir / "daemon.json")
+
+
+def _forget(state_dir: Path) -> None:
+    (state_dir / "daemon.json").unlink(missing_ok=True)
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _words(group: BaseExceptionGroup[Exception]) -> str:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return str(found)
+
+
+def _leave(threads: ThreadPoolExecutor, code: int) -> None:
+    """Ends the process here if a thread is still at work that Python would wait for: a tool that cannot be stopped."""
+    threads.shutdown(wait=False, cancel_futures=True)
+    deadline = time.monotonic() + _THREADS_S
+    for thread in threading.enumerate():
+        if thread is threading.current_thread() or thread.daemon:
+            continue
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            log.warning("The thread %r is still at work and is left behind.", thread.name)
+            logging.shutdown()
+            os._exit(code)
