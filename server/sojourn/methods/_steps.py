@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, StrictBool, model_validator
 
 from sojourn.core.agent import ErrorInfo, ModelCall
-from sojourn.core.messages import FinishReason, Message, Part, ToolChoice, ToolResultMessage, Usage
+from sojourn.core.messages import Message, Part, ToolResultMessage, Usage
+from sojourn.core.run import InvalidToolCallContext, ModelTurn
 from sojourn.core.values import Value
 
 from ._fields import Id, ModelContent, ResultContent, needs
@@ -32,27 +33,18 @@ class PendingToolCall(Value):
     preresolved_result: ToolResultMessage | None = None
 
 
-class InvalidCall(Value):
-    """A call that the model cannot make, and what it could have called."""
-
-    tool_name: str
-    call_id: str
-    args: dict[str, Any] | str
-    reason: Literal["unknown_tool", "disallowed_by_tool_choice", "malformed_arguments"]
-    available_tools: tuple[str, ...]
-    allowed_tools: tuple[str, ...]
-    tool_choice: ToolChoice | None = None
-    history: tuple[Message, ...]
-
-
 class RunResult(Value):
-    """What a finished run came to. `messages` are its own, never the history it was given."""
+    """What a finished run came to. `messages` are its own, never the history it was given.
+
+    `bestEffort`: the output is not valid for the schema that was asked for, and no try was left.
+    """
 
     output: str
     content: tuple[Part, ...] = ()
     messages: tuple[Message, ...] = ()
     usage: Usage = Field(default_factory=Usage)
     model_calls: tuple[ModelCall, ...] = ()
+    best_effort: Literal[True] | None = None
 
 
 class CallModelStep(Value):
@@ -75,7 +67,7 @@ class NeedsResolutionStep(Value):
     """The model made a call that it cannot make; feed a `resolution`."""
 
     type: Literal["needsResolution"] = "needsResolution"
-    context: InvalidCall
+    context: InvalidToolCallContext
 
 
 class DoneStep(Value):
@@ -98,16 +90,13 @@ Step = Annotated[
 ]
 
 
-class ModelResponse(Value):
-    """A model's turn, and the names of the tools that it was told of and was allowed to call."""
+class ModelResponse(ModelTurn):
+    """A model's turn, and the names of the tools that it was told of (`executableTools`) and was allowed to call.
+
+    `allowedTools` left out = all of them. Some providers' words are understood as `finishReason`.
+    """
 
     content: ModelContent
-    usage: Usage | None = None
-    finish_reason: FinishReason | None = None
-    executable_tools: tuple[str, ...]
-    allowed_tools: tuple[str, ...]
-    response_id: str | None = None
-    provider_request_id: str | None = None
 
 
 class StepResult(Value):
@@ -119,7 +108,7 @@ class StepResult(Value):
 
 
 class Resolution(Value):
-    """What becomes of an invalid call: `retry` needs `feedback`, `repair` needs `toolName`."""
+    """What becomes of an invalid call; `repair` needs `toolName`."""
 
     action: Literal["fail", "retry", "repair", "skip", "stop"]
     feedback: str | None = None
@@ -128,7 +117,6 @@ class Resolution(Value):
 
     @model_validator(mode="after")
     def _fits(self) -> Resolution:
-        said = f"The action is {self.action!r}"
-        needs(self.action != "retry" or self.feedback, f"{said}; it needs 'feedback'.", field="resolution.feedback")
-        needs(self.action != "repair" or self.tool_name, f"{said}; it needs 'toolName'.", field="resolution.toolName")
+        wanted = self.action != "repair" or self.tool_name
+        needs(wanted, "The action 'repair' needs 'toolName', the tool to call instead.", field="resolution.toolName")
         return self

@@ -259,7 +259,7 @@ async def unwatch(session: Session, params: WatchParams) -> Any:
 
 @method("agent/get", params=AgentParams, result=Agent)
 async def get(session: Session, params: AgentParams) -> Any:
-    """One agent."""
+    """An agent as it is now."""
     return await session.hub.get_agent(params.agent_id)
 
 
