@@ -17,7 +17,12 @@ from sojourn.core.agent import Caller
 from sojourn.core.values import Value
 
 if TYPE_CHECKING:
+    from sojourn.agents.feed import Subscriber
     from sojourn.agents.hub import Hub
+else:
+
+    class Subscriber(Protocol):
+        """What the hub uses of a connection; methods hand it on and do not look at it."""
 
 
 class Params(Value):
@@ -40,7 +45,7 @@ class Result(Value):
     """A method's result."""
 
 
-class Session(Protocol):
+class Session(Subscriber, Protocol):
     """What a method sees of its connection. One object a connection, for its life."""
 
     hub: Hub

@@ -15,7 +15,7 @@ from sojourn.core.agent import (
     PendingCall,
     RunOutcome,
 )
-from sojourn.core.approvals import Approval
+from sojourn.core.approvals import Approval, PathStep
 from sojourn.core.events import DeltaKind
 from sojourn.core.messages import Message
 
@@ -149,10 +149,10 @@ class AttachParams(Params):
 class Streaming(Result):
     """What was streamed of one part of an unfinished message; later deltas continue at its length.
 
-    `path` names the calls on the way to a child, when the message is a child's.
+    `path` leads to a child, when the message is a child's.
     """
 
-    path: tuple[str, ...] | None = None
+    path: tuple[PathStep, ...] | None = None
     message_id: str
     part: int
     kind: DeltaKind
