@@ -1,0 +1,190 @@
+"""Child agents: a child is an agent of its own whose run answers to its parent's call.
+
+A foreground child's events are shown inside the call (`nested`), its id follows from the call, so that a call that is
+run again after a restart enters the same child. Stopping a parent stops its children first, also those that are about
+to start: both look at the same row in one transaction each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from sojourn.core.agent import AgentConfig, RunOutcome
+from sojourn.core.errors import Aborted, LimitReached
+from sojourn.core.messages import TextPart, parts, text_of
+from sojourn.store.base import ReadTx
+from sojourn.store.records import AgentRecord, CallRecord, RunRecord
+from sojourn.tools.base import ChildReply
+
+from . import clock
+from .ledger import Ledger
+
+if TYPE_CHECKING:
+    from .passes import Pass
+    from .runtime import Runtime
+
+
+class Family:
+    """The children of one call."""
+
+    def __init__(self, rt: Runtime, p: Pass, call: CallRecord) -> None:
+        self._rt = rt
+        self._p = p
+        self._call = call
+        self._made = 0
+
+    def _next_id(self) -> str:
+        self._made += 1
+        key = f"{self._p.agent_id}/{self._call.call_id}/{self._made}"
+        return f"child-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
+
+    async def run_child(self, config: AgentConfig | str, prompt: str) -> ChildReply:
+        """Runs a child inside this call and answers its reply. Raises `Aborted` when stopped."""
+        child_id = config if isinstance(config, str) else self._next_id()
+        await self._begin(child_id, config, prompt, foreground=True)
+        outcome = await self._rt.passes_of.wait_until_over(child_id)
+        return _reply(child_id, outcome)
+
+    async def start_child(self, config: AgentConfig | str, prompt: str) -> str:
+        """Starts a child in the background; its reply becomes the result of this call through the inbox."""
+        child_id = config if isinstance(config, str) else self._next_id()
+        await self._begin(child_id, config, prompt, foreground=False)
+        return child_id
+
+    async def _begin(self, child_id: str, config: AgentConfig | str, prompt: str, *, foreground: bool) -> None:
+        """Enters the child, or finds it where a former life of this call left it."""
+        rt, p = self._rt, self._p
+        known = await rt.store.read(
+            lambda tx: (tx.get(AgentRecord, child_id), tx.get(CallRecord, p.agent_id, self._call.call_id))
+        )
+        child, call = known
+        if child is not None and call is not None and call.child_agent_id is not None and self._is_own(child):
+            await self._enter_again(child, prompt, foreground=foreground)
+            return
+        if child is None:
+            wanted = config if isinstance(config, AgentConfig) else AgentConfig()
+            await rt.write("child", lambda ledger: self._create(ledger, child_id, wanted))
+        else:
+            await rt.write("child", lambda ledger: self._link(ledger, child_id))
+        await self._prompt(child_id, prompt, foreground=foreground)
+
+    def _is_own(self, child: AgentRecord) -> bool:
+        return child.parent_agent_id == self._p.agent_id and child.parent_call_id == self._call.call_id
+
+    async def _enter_again(self, child: AgentRecord, prompt: str, *, foreground: bool) -> None:
+        """After a restart: the child's pass goes on, is resumed, or has ended already."""
+        rt = self._rt
+        runs = await rt.store.read(
+            lambda tx: tx.find(RunRecord, agent_id=child.agent_id, order=("created_at", "run_id"), desc=True, limit=1)
+        )
+        if not runs:
+            await self._prompt(child.agent_id, prompt, foreground=foreground)
+        elif runs[0].pass_open:
+            rt.passes_of.wake(child.agent_id)
+        elif runs[0].active:
+            await rt.passes_of.resume_child(child.agent_id, self._nest() if foreground else None)
+
+    def _nest(self) -> tuple[str, str]:
+        return self._p.agent_id, self._call.call_id
+
+    async def _prompt(self, child_id: str, prompt: str, *, foreground: bool) -> None:
+        nest = self._nest() if foreground else None
+        await self._rt.passes_of.prompt_child(child_id, parts(prompt), nest, check=self._check)
+
+    def _check(self, ledger: Ledger) -> None:
+        """Refuses to start a child under a parent that is being stopped or has ended."""
+        agent, record = self._p.records(ledger)
+        if record.stop_requested or not record.pass_open or agent.active_run_id != record.run_id:
+            raise Aborted
+
+    def _create(self, ledger: Ledger, child_id: str, config: AgentConfig) -> None:
+        self._check(ledger)
+        parent = ledger.agent(self._p.agent_id)
+        self._within_limits(ledger, parent)
+        merged = AgentConfig(
+            model=config.model or (None if config.preset else self._p.config.model),
+            cwd=config.cwd or self._p.config.cwd,
+            on_approval=config.on_approval or self._p.config.on_approval,
+            **config.model_dump(exclude={"model", "cwd", "on_approval"}, exclude_none=True),
+        )
+        ledger.adopt(
+            AgentRecord(
+                agent_id=child_id,
+                created_at=ledger.now,
+                updated_at=ledger.now,
+                activity=clock.stamp(),
+                conversation=child_id,
+                config=merged.json_bytes().decode(),
+                parent_agent_id=parent.agent_id,
+                parent_call_id=self._call.call_id,
+            )
+        )
+        self._set_child(ledger, child_id)
+
+    def _link(self, ledger: Ledger, child_id: str) -> None:
+        self._check(ledger)
+        child = ledger.agent(child_id)
+        child.parent_agent_id, child.parent_call_id = self._p.agent_id, self._call.call_id
+        self._set_child(ledger, child_id)
+
+    def _set_child(self, ledger: Ledger, child_id: str) -> None:
+        row = ledger.call(self._p.agent_id, self._call.call_id)
+        if row is not None:
+            row.child_agent_id = child_id
+            ledger.tx.update(row, "child_agent_id")
+
+    def _within_limits(self, ledger: Ledger, parent: AgentRecord) -> None:
+        limits = self._p.config.limits
+        depth, agent = 1, parent
+        while agent.parent_agent_id is not None:
+            depth += 1
+            agent = ledger.agent(agent.parent_agent_id)
+        most = limits.depth if limits and limits.depth is not None else self._rt.limits.max_children_depth
+        if depth > most:
+            raise LimitReached(
+                f"A child of {parent.agent_id!r} would be {depth} levels deep; the limit is {most}.",
+                limit="depth",
+                value=depth,
+                max=most,
+            )
+        count = ledger.tx.count(AgentRecord, parent_agent_id=parent.agent_id, deleted=False)
+        fan = limits.children if limits and limits.children is not None else self._rt.limits.max_children
+        if count >= fan:
+            raise LimitReached(
+                f"{parent.agent_id!r} has {count} children; the limit is {fan}.", limit="children", value=count, max=fan
+            )
+
+
+def _reply(child_id: str, outcome: RunOutcome) -> ChildReply:
+    if outcome.reason in ("stopped", "interrupted"):
+        raise Aborted
+    if outcome.reason in ("failed", "maxTurns"):
+        said = outcome.error.message if outcome.error else "without a reason"
+        raise RuntimeError(f"The child agent {child_id!r} ended {outcome.reason}: {said}")
+    if outcome.reason == "paused":
+        names = ", ".join(call.tool_name for call in outcome.pending_calls) or "an approval"
+        note = TextPart(text=f"The child agent {child_id!r} is paused; it waits for {names}.")
+        return ChildReply(child_id, (note,), note.text)
+    content = tuple(part for part in outcome.content if part.type in ("text", "image", "resource"))
+    return ChildReply(child_id, content, text_of(content))
+
+
+def descendants(tx: ReadTx, agent_id: str) -> list[str]:
+    """The agents below an agent, deepest first."""
+    found: list[str] = []
+    for child in tx.find(AgentRecord, parent_agent_id=agent_id, deleted=False):
+        found.extend(descendants(tx, child.agent_id))
+        found.append(child.agent_id)
+    return found
+
+
+def nest_of(tx: ReadTx, record: RunRecord) -> tuple[tuple[str, str], ...]:
+    """Inside which calls a run is shown, innermost first."""
+    chain: list[tuple[str, str]] = []
+    inner: RunRecord | None = record
+    while inner is not None and inner.nested_agent_id and inner.nested_call_id:
+        chain.append((inner.nested_agent_id, inner.nested_call_id))
+        parent = tx.get(AgentRecord, inner.nested_agent_id)
+        inner = tx.get(RunRecord, parent.active_run_id) if parent and parent.active_run_id else None
+    return tuple(chain)

@@ -1,0 +1,37 @@
+"""Time and chance, which the core must not read itself."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from datetime import UTC, datetime
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def stamp() -> int:
+    """A number that grows with time, in microseconds; orders agents by activity."""
+    return time.time_ns() // 1000
+
+
+def later(seconds: float) -> str:
+    """The time in `seconds` from now."""
+    return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_until(at: str) -> float:
+    """How long until `at`, negative when it has passed."""
+    return datetime.fromisoformat(at).timestamp() - time.time()
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id, e.g. `agent-9f1c…`."""
+    return f"{prefix}-{secrets.token_hex(8)}"
+
+
+def new_run_id() -> str:
+    """A fresh run id; later ones sort behind earlier ones."""
+    return f"run-{stamp():013x}{secrets.token_hex(3)}"

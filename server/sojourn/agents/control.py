@@ -1,0 +1,470 @@
+"""Starting, carrying on, stopping and waiting for passes. One at a time per agent; all of them belong to the hub.
+
+A run is on disk before anybody hears that it was accepted. A pass that only waits for a decision has no task and holds
+no place: the decision, also one after a restart, brings it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from sojourn.core.agent import Accepted, AgentConfig, Caller, Cause, RunOutcome
+from sojourn.core.errors import AgentBusy, AgentNotFound, NothingToResume, RunNotFound, SojournError
+from sojourn.core.messages import InputPart, UserMessage
+from sojourn.core.run import AgentRun
+from sojourn.store.base import ReadTx
+from sojourn.store.records import AgentRecord, InboxRecord, RunRecord
+
+from . import children, clock, ending, handstep, loop, opening, rounds, stepping
+from .inbox import put
+from .ledger import Ledger, message_json
+from .passes import Over, Pass, Todo, Wait, new_pass, read_run, restore
+from .runtime import Conversation, Repeated, Runtime
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+
+class Moved(Exception):
+    """The agent changed between reading its conversation and the transition: read again."""
+
+
+class Control:
+    """All passes of the daemon."""
+
+    def __init__(self, rt: Runtime, spawn: Spawn) -> None:
+        self._rt = rt
+        self._spawn = spawn
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._waiters: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._places = asyncio.Semaphore(rt.limits.max_active_runs)
+
+    # -- what others ask for --------------------------------------------------------------------------------------
+
+    async def prompt(
+        self,
+        caller: Caller,
+        agent_id: str,
+        content: tuple[InputPart, ...],
+        *,
+        queue: bool = False,
+        on_approval: str | None = None,
+    ) -> Accepted:
+        """Accepts a prompt: starts a pass, or (with `queue`) puts it into the inbox of a busy agent.
+
+        Raises `AgentBusy`. A repeated request gets its first answer.
+        """
+        message = UserMessage(content=content)
+
+        def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
+            agent = ledger.agent(agent_id)
+            run = ledger.active_run(agent)
+            if run is not None and run.pass_open:
+                return self._queue(ledger, agent, run, content, caller, queue=queue)
+            opening.prompt(
+                self._rt,
+                ledger,
+                _need(p),
+                conversation,
+                message,
+                old=old,
+                cause="prompt",
+                on_approval=on_approval,
+                origin=caller.origin,
+            )
+            return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
+
+        return await self._open(agent_id, change, caller=caller, name="accept")
+
+    def _queue(
+        self,
+        ledger: Ledger,
+        agent: AgentRecord,
+        run: RunRecord,
+        content: tuple[InputPart, ...],
+        caller: Caller,
+        *,
+        queue: bool,
+    ) -> Accepted:
+        if not queue:
+            raise AgentBusy(
+                f"The agent {agent.agent_id!r} is {agent.state} in the run {run.run_id!r}; wait for it, stop it, "
+                "push to its inbox, or prompt with ifBusy 'queue'.",
+                runId=run.run_id,
+            )
+        wire = [part.wire() for part in content]
+        item = put(
+            ledger,
+            agent,
+            {"kind": "message", "content": wire},
+            origin=caller.origin,
+            most=self._rt.limits.max_inbox_items,
+            is_prompt=True,
+        )
+        return Accepted(agent_id=agent.agent_id, item_id=item.item_id)
+
+    async def resume(self, caller: Caller, agent_id: str, *, cause: Cause = "resume") -> Accepted:
+        """Carries the agent on. Raises `NothingToResume`, `AgentBusy`."""
+
+        def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
+            agent = ledger.agent(agent_id)
+            run = ledger.active_run(agent)
+            if run is not None and run.pass_open:
+                raise AgentBusy(f"The agent {agent_id!r} is {agent.state} already.", runId=run.run_id)
+            if old is not None:
+                opening.carry_on(self._rt, ledger, old, cause=cause, origin=caller.origin)
+                return Accepted(agent_id=agent_id, run_id=old.run_id)
+            opening.fresh(self._rt, ledger, _need(p), conversation, cause=cause, origin=caller.origin)
+            return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
+
+        return await self._open(agent_id, change, caller=caller, name="accept")
+
+    async def prompt_child(
+        self,
+        child_id: str,
+        content: tuple[InputPart, ...],
+        nest: tuple[str, str] | None,
+        *,
+        check: Callable[[Ledger], None],
+    ) -> None:
+        """Starts a child's pass inside its parent's call."""
+        message = UserMessage(content=content)
+
+        def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
+            check(ledger)
+            agent = ledger.agent(child_id)
+            run = ledger.active_run(agent)
+            if run is not None and run.pass_open:
+                raise AgentBusy(f"The child agent {child_id!r} is {agent.state} already.", runId=run.run_id)
+            opening.prompt(
+                self._rt,
+                ledger,
+                _need(p),
+                conversation,
+                message,
+                old=old,
+                cause="child",
+                on_approval=None,
+                origin=None,
+                nest=nest,
+            )
+            return Accepted(agent_id=child_id, run_id=_need(p).run_id)
+
+        await self._open(child_id, change, caller=Caller(), name="accept")
+
+    async def resume_child(self, child_id: str, nest: tuple[str, str] | None) -> None:
+        """Carries an interrupted or paused child on, inside its parent's call."""
+
+        def change(ledger: Ledger, _p: Pass | None, _c: Conversation, old: Pass | None) -> Accepted:
+            if old is not None:
+                record = ledger.run(old.run_id)
+                record.nested_agent_id, record.nested_call_id = nest or (None, None)
+                opening.carry_on(self._rt, ledger, old, cause="child", origin=None, forced=True)
+            return Accepted(agent_id=child_id)
+
+        with contextlib.suppress(AgentBusy, NothingToResume):
+            await self._open(child_id, change, caller=Caller(), name="accept")
+
+    async def step(
+        self, caller: Caller, record: RunRecord, *, revision: int | None, feed: dict[str, Any] | None
+    ) -> Any:
+        """`run/step` on an agent's run. Raises `AgentBusy` while the daemon drives it."""
+        agent_id = record.agent_id or ""
+        async with self._locks[agent_id]:
+            agent = await self._rt.agent(agent_id)
+            if agent.active_run_id != record.run_id:
+                return await stepping.step_alone(self._rt, caller, record, revision=revision, feed=feed)
+            conversation = await self._rt.conversations.load(self._rt.store, agent)
+            p = await self._load(agent, conversation)
+            assert p is not None
+            try:
+                return await handstep.step(self._rt, caller, p, revision=revision, feed=feed)
+            except BaseException:
+                self._rt.conversations.forget(conversation.id)
+                raise
+
+    def wake(self, agent_id: str) -> None:
+        """A decision was made, or a child has ended: its driver looks at the round, or the pass is revived."""
+        live = self._rt.live.get(agent_id)
+        if live is not None:
+            live.nudged = True
+            live.wake.set()
+        else:
+            self._spawn(self._revive(agent_id), f"revive {agent_id}")
+
+    async def stop(self, agent_id: str) -> dict[str, Any]:
+        """Stops the agent's run and its descendants' (innermost first); answers when they have stopped."""
+        run_id = await self._rt.write("stop", lambda ledger: _ask_to_stop(ledger, agent_id))
+        family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
+        below = [one for one in family if await self._stop_one(one)]
+        stopped = await self._stop_one(agent_id)
+        answer: dict[str, Any] = {"stopped": stopped or bool(below)}
+        return answer if run_id is None else {**answer, "runId": run_id}
+
+    async def wait_until_over(self, agent_id: str, run_id: str | None = None) -> RunOutcome:
+        """The outcome of a run's last pass, as soon as no pass of it is open. Raises `RunNotFound`."""
+        while True:
+            future = asyncio.get_running_loop().create_future()
+            self._waiters[agent_id].append(future)
+            try:
+                outcome = await self._rt.store.read(lambda tx: _outcome(tx, agent_id, run_id))
+                if outcome is not None:
+                    return outcome
+                await future
+            finally:
+                waiting = self._waiters.get(agent_id, [])
+                if future in waiting:
+                    waiting.remove(future)
+                if not waiting:
+                    self._waiters.pop(agent_id, None)
+
+    async def wait_for_item(self, agent_id: str, item_id: str) -> RunOutcome:
+        """The outcome of the run that reads a queued prompt."""
+        while True:
+            future = asyncio.get_running_loop().create_future()
+            self._waiters[agent_id].append(future)
+            rows = await self._rt.store.read(lambda tx: tx.find(InboxRecord, item_id=item_id))
+            if rows and rows[0].run_id is not None:
+                return await self.wait_until_over(agent_id, rows[0].run_id)
+            if not rows or rows[0].state != "unread":
+                raise RunNotFound(f"The queued prompt {item_id!r} was removed before a run read it.")
+            await future
+
+    def ended(self, agent_id: str) -> None:
+        """A pass has ended: its waiters look again."""
+        for future in self._waiters.pop(agent_id, []):
+            if not future.done():
+                future.set_result(None)
+
+    def arrived(self, agent_id: str) -> None:
+        """Something reached the inbox of an agent: it may start a pass (D10)."""
+        if agent_id not in self._rt.live:
+            self._spawn(self.continue_inbox(agent_id), f"inbox {agent_id}")
+
+    async def continue_inbox(self, agent_id: str) -> None:
+        """Starts a pass for what is in the inbox, where the config or a queued prompt asks for it."""
+
+        def wanted(tx: ReadTx) -> Cause | None:
+            agent = tx.get(AgentRecord, agent_id)
+            if agent is None or agent.deleted or not agent.inbox or agent.state in ("running", "waiting"):
+                return None
+            unread = tx.find(InboxRecord, agent_id=agent_id, state="unread")
+            if any(item.is_prompt for item in unread):
+                return "prompt"
+            config = self._rt.config_of(AgentConfig.model_validate_json(agent.config))
+            return "inbox" if config.on_inbox_idle == "resume" else None
+
+        cause = await self._rt.store.read(wanted)
+        if cause is not None:
+            with contextlib.suppress(NothingToResume, AgentBusy, AgentNotFound):
+                await self.resume(Caller(), agent_id, cause=cause)
+
+    # -- how it is done -----------------------------------------------------------------------------------------
+
+    async def _open(
+        self,
+        agent_id: str,
+        change: Callable[[Ledger, Pass | None, Conversation, Pass | None], Accepted],
+        *,
+        caller: Caller,
+        name: str,
+    ) -> Accepted:
+        """Runs an opening transition on a freshly read agent, and drives what it opened."""
+        async with self._locks[agent_id]:
+            while True:
+                agent = await self._rt.agent(agent_id)
+                busy = agent.active_run_id is not None and agent.state in ("running", "waiting")
+                conversation = Conversation(agent.conversation)
+                old = fresh = None
+                if not busy:
+                    conversation = await self._rt.conversations.load(self._rt.store, agent)
+                    old = await self._load(agent, conversation)
+                    fresh = self._fresh(agent, conversation)
+                seen = (agent.conversation, agent.message_count, agent.active_run_id, busy)
+
+                def judged(
+                    ledger: Ledger,
+                    seen: tuple[Any, ...] = seen,
+                    fresh: Pass | None = fresh,
+                    old: Pass | None = old,
+                    conversation: Conversation = conversation,
+                ) -> Accepted:
+                    now = ledger.agent(agent_id)
+                    is_busy = now.active_run_id is not None and now.state in ("running", "waiting")
+                    if (now.conversation, now.message_count, now.active_run_id, is_busy) != seen:
+                        raise Moved
+                    return change(ledger, fresh, conversation, old)
+
+                try:
+                    accepted = await self._rt.once(caller, name, judged, agent_id=agent_id)
+                except Moved:
+                    continue
+                except BaseException:
+                    self._rt.conversations.forget(conversation.id)
+                    raise
+                if isinstance(accepted, Repeated):
+                    row = accepted.record
+                    return Accepted(agent_id=row.agent_id, run_id=row.run_id, item_id=row.item_id)
+                for p in (old, fresh):
+                    if p is not None and p.run_id == accepted.run_id:
+                        self.drive(p)
+                return accepted
+
+    def _fresh(self, agent: AgentRecord, conversation: Conversation) -> Pass:
+        config = self._rt.config_of(AgentConfig.model_validate_json(agent.config))
+        turns_left = self._rt.max_turns(config)
+        run = AgentRun.new(None).with_history(conversation.messages).max_turns(turns_left)
+        run.max_invalid_tool_call_retries(turns_left)
+        record = RunRecord(
+            run_id=clock.new_run_id(),
+            agent_id=agent.agent_id,
+            conversation=agent.conversation,
+            base=len(conversation.messages),
+            created_at=clock.now(),
+            updated_at=clock.now(),
+            state="preparing",
+        )
+        return new_pass(self._rt, agent, record, run, conversation)
+
+    async def _load(self, agent: AgentRecord, conversation: Conversation) -> Pass | None:
+        """The agent's unfinished run, from disk."""
+        if agent.active_run_id is None:
+            return None
+        run_id = agent.active_run_id
+
+        def query(tx: ReadTx) -> Any:
+            record = tx.get(RunRecord, run_id)
+            return None if record is None else read_run(tx, record)
+
+        parts = await self._rt.store.read(query)
+        if parts is None:
+            return None
+        p = new_pass(self._rt, agent, parts.record, restore(parts, conversation), conversation)
+        p.bodies = [message_json(m) for m in conversation.messages[parts.record.pass_first_message :]]
+        return p
+
+    def drive(self, p: Pass) -> None:
+        """Drives a pass that a transition has opened or brought back."""
+        if p.todo is None or isinstance(p.todo, Over):
+            return
+        self._rt.live[p.agent_id] = p
+        self._rt.conversations.keep(p.conversation)
+        p.task = self._spawn(self._run(p), f"run {p.run_id}")
+
+    async def _run(self, p: Pass) -> None:
+        try:
+            nest = await self._rt.store.read(lambda tx: _nest(tx, p.run_id))
+            self._rt.feed.nest(p.agent_id, nest)
+            async with self._places:
+                await loop.drive(self._rt, p)
+        finally:
+            if self._rt.live.get(p.agent_id) is p:
+                del self._rt.live[p.agent_id]
+            if isinstance(p.todo, Over):
+                self._rt.feed.nest(p.agent_id, ())
+            self._locks_trim(p.agent_id)
+        if isinstance(p.todo, Wait) and p.nudged:
+            await self._revive(p.agent_id)
+
+    def _locks_trim(self, agent_id: str) -> None:
+        lock = self._locks.get(agent_id)
+        if lock is not None and not lock.locked():
+            del self._locks[agent_id]
+
+    async def _revive(self, agent_id: str) -> None:
+        """Brings a waiting pass back from disk and looks at its round."""
+        with contextlib.suppress(AgentNotFound):
+            async with self._locks[agent_id]:
+                if agent_id in self._rt.live:
+                    self.wake(agent_id)
+                    return
+                p = await self._load_waiting(agent_id)
+                if p is None:
+                    return
+                try:
+                    p.todo = await self._rt.write("advance", lambda ledger: _look(ledger, self._rt, p))
+                except SojournError:
+                    log.exception("The run %s of %s could not be carried on.", p.run_id, agent_id)
+                    self._rt.conversations.forget(p.conversation.id)
+                    return
+                self.drive(p)
+
+    async def _load_waiting(self, agent_id: str) -> Pass | None:
+        agent = await self._rt.agent(agent_id)
+        if agent.active_run_id is None:
+            return None
+        run_id = agent.active_run_id
+        record = await self._rt.store.read(lambda tx: tx.get(RunRecord, run_id))
+        if record is None or not record.pass_open or record.driver != "agent":
+            return None
+        conversation = await self._rt.conversations.load(self._rt.store, agent)
+        return await self._load(agent, conversation)
+
+    async def _stop_one(self, agent_id: str) -> bool:
+        async with self._locks[agent_id]:
+            live = self._rt.live.get(agent_id)
+            if live is None:
+                p = await self._load_waiting(agent_id)
+                if p is None:
+                    return False
+                await self._rt.write("end", lambda ledger: loop.stop(ledger, p))
+                return True
+        live.stop_asked = True
+        live.wake.set()
+        assert live.task is not None
+        await asyncio.wait({live.task}, timeout=5)
+        return True
+
+
+def _need(p: Pass | None) -> Pass:
+    if p is None:
+        raise Moved
+    return p
+
+
+def _look(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
+    record = p.records(ledger)[1]
+    if not record.pass_open or record.driver != "agent" or p.run.state != "executing_tools":
+        return Over("done")
+    p.sync_entries(ledger)
+    return rounds.advance(ledger, rt, p)
+
+
+def _ask_to_stop(ledger: Ledger, agent_id: str) -> str | None:
+    """Marks the agent's and its descendants' runs: no child starts under them from now on."""
+    found: str | None = None
+    for one in (agent_id, *children.descendants(ledger.tx, agent_id)):
+        agent = ledger.agent(one)
+        record = ledger.active_run(agent)
+        if record is not None and record.pass_open:
+            record.stop_requested = True
+            ledger.save_run(record)
+            found = record.run_id if one == agent_id else found
+    return found
+
+
+def _outcome(tx: ReadTx, agent_id: str, run_id: str | None) -> RunOutcome | None:
+    agent = tx.get(AgentRecord, agent_id)
+    if agent is None or agent.deleted:
+        raise AgentNotFound(f"There is no agent {agent_id!r}.", agentId=agent_id)
+    if run_id is not None:
+        record = tx.get(RunRecord, run_id)
+    else:
+        newest = tx.find(RunRecord, agent_id=agent_id, order=("created_at", "run_id"), desc=True, limit=1)
+        record = newest[0] if newest else None
+    if record is None or record.agent_id != agent_id:
+        which = f"no run {run_id!r}" if run_id else "not run yet"
+        raise RunNotFound(f"The agent {agent_id!r} has {which}.", runId=run_id)
+    return None if record.pass_open or record.outcome is None else ending.outcome_of(tx, record, agent)
+
+
+def _nest(tx: ReadTx, run_id: str) -> tuple[tuple[str, str], ...]:
+    record = tx.get(RunRecord, run_id)
+    return children.nest_of(tx, record) if record is not None else ()

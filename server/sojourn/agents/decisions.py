@@ -1,0 +1,204 @@
+"""Approvals: listing them, and the one decision that each gets.
+
+What runs is what was approved: the decision is bound to the hash of the arguments, and the call runs with the
+arguments in its row. A decision is durable before it is acknowledged; then it wakes the run, wherever it waits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from sojourn.core.agent import AgentConfig, Caller
+from sojourn.core.approvals import Approval, Decision, args_sha256
+from sojourn.core.errors import AlreadyDecided, ApprovalNotFound, InvalidParams, StorageError
+from sojourn.core.messages import InputPart
+from sojourn.core.run import RunEntry
+from sojourn.store.base import ReadTx
+from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, EntryRecord, RunRecord
+
+from . import rounds
+from .children import descendants
+from .ledger import Ledger, StopAsked, Wake
+from .passes import insert_entry
+from .runtime import Runtime
+
+
+async def listed(rt: Runtime, agent_id: str | None) -> dict[str, Any]:
+    """Open approvals: of an agent and its descendants, or of all, oldest first."""
+    if agent_id is None:
+        rows = await rt.store.read(lambda tx: tx.find(ApprovalRecord, decided=False))
+    else:
+        await rt.agent(agent_id)
+
+        def query(tx: ReadTx) -> list[ApprovalRecord]:
+            family = (agent_id, *descendants(tx, agent_id))
+            return [row for one in family for row in tx.find(ApprovalRecord, agent_id=one, decided=False)]
+
+        rows = await rt.store.read(query)
+    rows.sort(key=lambda row: (row.since, row.approval_id))
+    return {"approvals": [orjson.loads(row.body) for row in rows]}
+
+
+async def decide(
+    rt: Runtime,
+    caller: Caller,
+    approval_id: str,
+    decision: str,
+    *,
+    arguments: dict[str, Any] | None = None,
+    content: tuple[InputPart, ...] | None = None,
+    reason: str | None = None,
+    scope: str | None = None,
+    by: str | None = None,
+) -> Any:
+    """Decides. Raises `AlreadyDecided` naming the winner, `ApprovalNotFound`, `InvalidParams` for misfit arguments."""
+    who = by or caller.client_id or "anonymous"
+
+    def change(ledger: Ledger) -> dict[str, Any]:
+        row = ledger.tx.get(ApprovalRecord, approval_id)
+        if row is None:
+            raise ApprovalNotFound(f"There is no approval {approval_id!r}.", approvalId=approval_id)
+        approval = Approval.model_validate_json(row.body)
+        if row.decided:
+            raise _late(approval)
+        _check(rt, ledger, row, decision, arguments)
+        made = Decision.model_validate(
+            {
+                "decision": decision,
+                "by": who,
+                "at": ledger.now,
+                "arguments": arguments if decision == "edit" else None,
+                "content": content if decision == "answer" else None,
+                "reason": reason,
+                "scope": scope,
+            }
+        )
+        decided = approval.model_copy(update={"decision": made})
+        _apply(ledger, row, decided)
+        return {"approval": decided.wire()}
+
+    return await rt.answer_once(caller, "decide", change)
+
+
+def _late(approval: Approval) -> AlreadyDecided:
+    made = approval.decision
+    assert made is not None
+    return AlreadyDecided(
+        f"The approval {approval.approval_id!r} was decided already: {made.decision} by {made.by!r} at {made.at}.",
+        decision=made.decision,
+        by=made.by,
+        at=made.at,
+    )
+
+
+def _check(rt: Runtime, ledger: Ledger, row: ApprovalRecord, decision: str, arguments: dict[str, Any] | None) -> None:
+    if decision != "edit":
+        return
+    if arguments is None:
+        raise InvalidParams("The decision 'edit' needs 'arguments', which the call then runs with.", field="arguments")
+    call = ledger.call(row.agent_id, row.call_id)
+    assert call is not None
+    config = rt.config_of(AgentConfig.model_validate_json(ledger.agent(row.agent_id).config))
+    tool = rt.toolset.tools_for(row.agent_id, config).get(call.tool_name)
+    if tool is None:
+        return
+    import jsonschema
+
+    validator = jsonschema.validators.validator_for(tool.info.spec.input_schema)(tool.info.spec.input_schema)
+    for error in validator.iter_errors(arguments):
+        place = ".".join(["arguments", *(str(step) for step in error.absolute_path)])
+        raise InvalidParams(
+            f"The edited arguments do not fit the schema of {call.tool_name!r}: {error.message}.", field=place
+        )
+
+
+def _apply(ledger: Ledger, row: ApprovalRecord, approval: Approval) -> None:
+    """Writes the decision into the approval, its call and its run, and wakes whoever waits for it."""
+    agent = ledger.agent(row.agent_id)
+    record = ledger.run(row.run_id)
+    call = ledger.call(row.agent_id, row.call_id)
+    made = approval.decision
+    assert call is not None
+    assert made is not None
+    _settle_call(call, made.decision, approval)
+    ledger.tx.update(call, "state", "args", "args_sha256", "result")
+    rounds.decide_row(ledger, agent, record if record.pass_open else None, row, approval)
+    _keep_entry(ledger, record, approval)
+    if made.decision == "approve" and made.scope == "agent":
+        _allow_always(agent, call.tool_name)
+    if made.decision == "abort":
+        ledger.tx.publish(StopAsked(row.agent_id))
+    _show_state(ledger, agent, record)
+    if record.pass_open:
+        ledger.tx.publish(Wake(row.agent_id))
+        for step in reversed(approval.path):
+            ledger.tx.publish(Wake(step.agent_id))
+
+
+def _settle_call(call: CallRecord, decision: str, approval: Approval) -> None:
+    made = approval.decision
+    assert made is not None
+    if decision in ("approve", "edit"):
+        call.state = "approved"
+        if made.arguments is not None:
+            call.args = orjson.dumps(made.arguments).decode()
+            call.args_sha256 = args_sha256(made.arguments)
+    elif decision == "answer":
+        call.state = "returned"
+        wire = [part.wire() for part in made.content or ()]
+        call.result = orjson.dumps({"content": wire, "isError": False, "pending": False}).decode()
+    elif decision != "abort":
+        call.state = "denied"
+        why = f" Reason: {made.reason}" if made.reason else ""
+        who = "the time limit" if made.by == "limit" else "the reviewer"
+        call.result = rounds.text_result(f"Denied by {who}: {call.tool_name!r} was not run.{why}")
+
+
+def _keep_entry(ledger: Ledger, record: RunRecord, approval: Approval) -> None:
+    """A decision is part of its run: hooks and a resumed run see it. Written by the run itself when it is in memory."""
+    made = approval.decision
+    assert made is not None
+    value: dict[str, Any] = {
+        "approvalId": approval.approval_id,
+        "callId": approval.call_id,
+        "toolName": approval.tool_name,
+        "decision": made.decision,
+        "by": made.by,
+        "at": made.at,
+    }
+    if made.scope and made.decision == "approve":
+        value["scope"] = made.scope
+    position = ledger.tx.count(EntryRecord, run_id=record.run_id)
+    insert_entry(ledger, record.run_id, position, RunEntry(kind="approval", turn=record.turn, value=value))
+
+
+def _allow_always(agent: AgentRecord, tool_name: str) -> None:
+    config = orjson.loads(agent.config)
+    config["approvals"] = {**config.get("approvals", {}), tool_name: "allow"}
+    agent.config = orjson.dumps(config).decode()
+
+
+def _show_state(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
+    """With its last approval decided, the agent (and its ancestors) run again."""
+    if not record.pass_open or agent.approvals:
+        return
+    ledger.set_state(agent, "running", "tool")
+    inner = record
+    while inner.nested_agent_id:
+        parent = ledger.agent(inner.nested_agent_id)
+        outer = ledger.active_run(parent)
+        if outer is None or parent.approvals:
+            return
+        ledger.set_state(parent, "running", "tool")
+        inner = outer
+
+
+async def expire(rt: Runtime, approval_id: str) -> None:
+    """The time limit of an approval has passed: it is denied, unless somebody was faster."""
+    caller = Caller()
+    try:
+        await decide(rt, caller, approval_id, "expired", reason="Nobody decided in time.", by="limit")
+    except (AlreadyDecided, ApprovalNotFound, StorageError):
+        return

@@ -1,0 +1,259 @@
+"""How a pass ends, and what it came to.
+
+`paused` and `interrupted` end the pass only; every other reason ends the run, and its agent takes the next prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from sojourn.core import events as ev
+from sojourn.core.agent import AgentConfig, EndReason, ErrorInfo, PendingCall, RunOutcome
+from sojourn.core.approvals import Approval
+from sojourn.core.errors import SojournError
+from sojourn.core.messages import MESSAGE, AssistantMessage, TextPart, Usage
+from sojourn.core.values import Json
+from sojourn.store.base import ReadTx
+from sojourn.store.records import (
+    AgentRecord,
+    ApprovalRecord,
+    CallRecord,
+    InboxRecord,
+    MessageRecord,
+    ModelCallRecord,
+    RunRecord,
+)
+
+from .ledger import Ledger, PassEnded, Wake, bodies
+from .passes import Over, Pass
+
+
+def error_info(error: Exception) -> ErrorInfo:
+    """An error as runs and outcomes show it."""
+    if isinstance(error, SojournError):
+        data = error.data
+        return ErrorInfo(
+            kind=error.kind,
+            message=error.message,
+            retryable=data.get("retryable"),
+            provider=data.get("provider"),
+            status=data.get("status"),
+        )
+    return ErrorInfo(kind="internal", message=f"{type(error).__name__}: {error}")
+
+
+def end(ledger: Ledger, p: Pass, reason: EndReason, *, error: ErrorInfo | None = None) -> Over:
+    """Ends the pass: `paused` where it is one, `agentEnd`, and the agent's rest state."""
+    agent, record = p.records(ledger)
+    p.save(ledger)
+    if reason == "paused":
+        ledger.event(
+            agent, ev.Paused(pending=pending_of(ledger.tx, agent), approvals=open_of(ledger.tx, agent)), run=record
+        )
+    end_event = agent_end(reason, p.bodies, p.run.usage, error)
+    close_record(ledger, agent, record, reason, end_event, error=error)
+    return Over(reason)
+
+
+def agent_end(reason: EndReason, messages: list[bytes], usage: Usage, error: ErrorInfo | None) -> bytes:
+    """The `agentEnd` event as JSON."""
+    tail = b',"error":' + error.json_bytes() if error else b""
+    return b'{"type":"agentEnd","reason":"%s","messages":%s,"usage":%s%s}' % (
+        reason.encode(),
+        bodies(messages),
+        usage.json_bytes(),
+        tail,
+    )
+
+
+def interrupted_end(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> bytes:
+    """The `agentEnd` of a pass that was interrupted: its messages are read from the store."""
+    return agent_end("interrupted", stored_messages(ledger, agent, record), stored_usage(record), None)
+
+
+def stored_messages(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> list[bytes]:
+    """The pass's own messages, as stored."""
+    rows = ledger.tx.find(
+        MessageRecord, conversation=agent.conversation, order="position", after=record.pass_first_message
+    )
+    return [row.body.encode() for row in rows]
+
+
+def stored_usage(record: RunRecord) -> Usage:
+    """What a run has used so far."""
+    return Usage.model_validate_json(record.usage) if record.usage != "{}" else Usage()
+
+
+def close_record(
+    ledger: Ledger,
+    agent: AgentRecord,
+    record: RunRecord,
+    reason: EndReason,
+    end_event: bytes,
+    *,
+    error: ErrorInfo | None,
+) -> None:
+    """Writes the end of a pass into the rows of its run and its agent."""
+    ledger.event(agent, end_event, run=record)
+    resumable = reason in ("paused", "interrupted")
+    record.pass_open, record.active, record.driver = False, resumable, None
+    record.stop_requested, record.streaming_message = False, None
+    record.outcome = orjson.dumps(
+        {
+            "reason": reason,
+            "from": record.pass_first_message,
+            "to": agent.message_count,
+            "conversation": agent.conversation,
+            "firstSeq": record.pass_first_seq,
+            "lastSeq": agent.last_seq,
+            "error": error.wire() if error else None,
+        }
+    ).decode()
+    agent.active_run_id = record.run_id if resumable else None
+    ledger.set_state(agent, "paused" if reason == "paused" else "interrupted" if reason == "interrupted" else "idle")
+    ledger.save_run(record)
+    if not resumable:
+        tell_parent(ledger, agent, record, reason, error)
+    if record.nested_agent_id:
+        ledger.tx.publish(Wake(record.nested_agent_id))
+    ledger.tx.publish(PassEnded(agent.agent_id, record.run_id, continue_inbox=_continues(ledger, agent, reason)))
+
+
+def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
+    """Adds one model call's usage to the agent's total."""
+    if usage is not None:
+        agent.usage = (Usage.model_validate_json(agent.usage) + usage).json_bytes().decode()
+
+
+def _continues(ledger: Ledger, agent: AgentRecord, reason: EndReason) -> bool:
+    """Whether what is left in the inbox starts the next pass by itself (D7, D10)."""
+    if not agent.inbox or reason == "interrupted":
+        return False
+    unread = ledger.tx.find(InboxRecord, agent_id=agent.agent_id, state="unread")
+    if any(item.is_prompt for item in unread):
+        return True
+    config = AgentConfig.model_validate_json(agent.config)
+    return config.on_inbox_idle == "resume" and reason not in ("stopped", "failed", "maxTurns")
+
+
+def tell_parent(
+    ledger: Ledger, agent: AgentRecord, record: RunRecord, reason: EndReason, error: ErrorInfo | None
+) -> None:
+    """Puts a background child's reply into its parent's inbox as the result of the call that started it."""
+    if agent.parent_agent_id is None or agent.parent_call_id is None or record.nested_agent_id:
+        return
+    parent = ledger.tx.get(AgentRecord, agent.parent_agent_id)
+    call = ledger.call(agent.parent_agent_id, agent.parent_call_id)
+    if parent is None or parent.deleted or call is None or call.child_agent_id != agent.agent_id:
+        return
+    if call.answered_at is not None or call.state not in ("dispatched", "pending"):
+        return
+    from .inbox import put_answer
+
+    content = last_answer(ledger.tx, agent)
+    if reason == "done":
+        put_answer(ledger, parent.agent_id, call, content=content, error=None, by=agent.agent_id)
+    else:
+        text = error.message if error else f"The child agent {agent.agent_id!r} ended: {reason}."
+        put_answer(ledger, parent.agent_id, call, content=None, error=text, by=agent.agent_id)
+
+
+def last_answer(tx: ReadTx, agent: AgentRecord) -> list[Json]:
+    """The content of the conversation's last message when it is the model's, as input parts in wire form."""
+    rows = tx.find(MessageRecord, conversation=agent.conversation, order="position", desc=True, limit=1)
+    if not rows:
+        return []
+    message = MESSAGE.validate_json(rows[0].body)
+    kept = ("text", "image", "resource")
+    return [part.wire() for part in message.content if part.type in kept] if message.role == "assistant" else []
+
+
+def pending_of(tx: ReadTx, agent: AgentRecord) -> tuple[PendingCall, ...]:
+    """The calls whose real result is still owed, oldest first."""
+    if not agent.pending_calls:
+        return ()
+    rows = tx.find(CallRecord, owner=agent.agent_id, state="pending")
+    rows.sort(key=lambda row: (row.since, row.position))
+    return tuple(
+        PendingCall.model_validate(
+            {
+                "call_id": row.call_id,
+                "tool_name": row.tool_name,
+                "args": orjson.loads(row.args),
+                "since": row.since,
+                "placeholder": orjson.loads(row.placeholder or "[]"),
+                "answered": row.answered_at is not None,
+            }
+        )
+        for row in rows
+    )
+
+
+def open_of(tx: ReadTx, agent: AgentRecord) -> tuple[Approval, ...]:
+    """The agent's own open approvals, oldest first."""
+    if not agent.approvals:
+        return ()
+    rows = tx.find(ApprovalRecord, agent_id=agent.agent_id, decided=False)
+    rows.sort(key=lambda row: (row.since, row.approval_id))
+    return tuple(Approval.model_validate_json(row.body) for row in rows)
+
+
+def outcome_of(tx: ReadTx, record: RunRecord, agent: AgentRecord) -> RunOutcome:
+    """What the run's last pass came to. The run must have ended a pass."""
+    assert record.outcome is not None
+    saved = orjson.loads(record.outcome)
+    rows = (
+        tx.find(
+            MessageRecord,
+            conversation=saved["conversation"],
+            order="position",
+            after=saved["from"],
+            limit=saved["to"] - saved["from"],
+        )
+        if saved["to"] > saved["from"]
+        else []
+    )
+    messages = [MESSAGE.validate_json(row.body) for row in rows]
+    last = messages[-1] if messages and isinstance(messages[-1], AssistantMessage) else None
+    calls = tx.find(ModelCallRecord, run_id=record.run_id, order="position")
+    return RunOutcome(
+        agent_id=agent.agent_id,
+        run_id=record.run_id,
+        reason=saved["reason"],
+        output="".join(p.text for p in last.content if isinstance(p, TextPart)) if last else "",
+        content=tuple(last.content) if last else (),
+        messages=tuple(messages),
+        model_calls=tuple(orjson.loads(call.body) for call in calls),
+        pending_calls=pending_of(tx, agent),
+        approvals=open_of(tx, agent),
+        usage=Usage.model_validate_json(record.usage),
+        error=ErrorInfo.model_validate(saved["error"]) if saved["error"] else None,
+        first_seq=saved["firstSeq"],
+        last_seq=saved["lastSeq"],
+    )
+
+
+def agent_view(record: AgentRecord) -> dict[str, Any]:
+    """An agent's row in the wire form of `core.agent.Agent`."""
+    view: dict[str, Any] = {
+        "agentId": record.agent_id,
+        "labels": orjson.loads(record.labels),
+        "state": record.state,
+        "needsReply": record.needs_reply,
+        "config": orjson.loads(record.config),
+        "seq": record.last_seq,
+        "messageCount": record.message_count,
+        "pendingCalls": record.pending_calls,
+        "approvals": record.approvals,
+        "inbox": record.inbox,
+        "usage": orjson.loads(record.usage),
+        "createdAt": record.created_at,
+        "updatedAt": record.updated_at,
+    }
+    optional = {"title": record.title, "waitingFor": record.waiting_for, "activeRunId": record.active_run_id}
+    view.update({key: value for key, value in optional.items() if value is not None})
+    if record.parent_agent_id:
+        view["parent"] = {"agentId": record.parent_agent_id, "toolCallId": record.parent_call_id}
+    return view

@@ -1,0 +1,486 @@
+"""From commits to clients: attach, replay, live events, deltas; what a slow client misses is said and read from disk.
+
+Live events are encoded once and queued at each attached client's connection, which bounds them. A connection that is
+too slow loses its subscription and gets `agent/resync`: it attaches again from the last `seq` it saw, and the replay
+goes at its own pace. While a subscription replays, live events are not queued for it; it reads on from the store until
+nothing separates it from the head, and only then is live. So there is no gap and no repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anyio
+import orjson
+
+from sojourn.core.agent import Caller
+from sojourn.core.errors import AgentNotFound, SeqAhead
+from sojourn.store.base import ReadTx, Store
+from sojourn.store.records import AgentRecord, EventRecord
+
+from . import clock
+from .ending import agent_view, open_of, pending_of
+from .ledger import Published, nested_json, params_json
+
+log = logging.getLogger(__name__)
+
+PAGE = 200
+_GONE = (ConnectionError, anyio.ClosedResourceError)
+_EVENT = b'{"jsonrpc":"2.0","method":"agent/event","params":'
+
+
+class Subscriber(Protocol):
+    """A client's connection, as the feed sees it."""
+
+    client_id: str | None
+    root_path: str | None
+    delta_latency_ms: int | None
+    answers_approvals: bool
+    runs_tools: bool
+
+    def notify(self, body: bytes) -> bool:
+        """Queues an encoded notification; False, and nothing queued, when the queue is full or closed."""
+        ...
+
+    async def room(self) -> None:
+        """Returns when the queue has drained; raises when the connection is closed."""
+        ...
+
+    async def request(self, method: str, params: dict[str, Any]) -> Any:
+        """Asks the client something; its answer. Raises `core.errors.ClientRefused`."""
+        ...
+
+    def cancel_requested(self) -> bool:
+        """Whether the request that the current task answers was cancelled by its client."""
+        ...
+
+    def caller(self, params: Any, method: str) -> Caller:
+        """Who asks."""
+        ...
+
+
+@dataclass(slots=True)
+class Piece:
+    """One part of a message under way: what was streamed of it, and where it belongs."""
+
+    path: tuple[tuple[str, str], ...]
+    message_id: str
+    part: int
+    kind: str
+    text: str = ""
+
+    def wire(self) -> dict[str, Any]:
+        """The piece as `agent/attach` shows it."""
+        shown: dict[str, Any] = {"messageId": self.message_id, "part": self.part, "kind": self.kind, "text": self.text}
+        if self.path:
+            shown["path"] = [{"agentId": agent_id, "callId": call_id} for agent_id, call_id in self.path]
+        return shown
+
+
+Key = tuple[str, str, int]
+"""Which agent, message and part a piece is of."""
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One client attached to one agent."""
+
+    session: Subscriber
+    agent_id: str
+    deltas: bool
+    sent: int
+    """The newest seq that the client has or has queued."""
+    live: bool = False
+    lengths: dict[Key, int] = field(default_factory=dict)
+    """How much of each piece the client has, while it catches up."""
+    caught_up: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    held: list[tuple[Key, int, str, str]] = field(default_factory=list)
+    """Deltas that wait to be joined (`deltas.maxLatencyMs`): key, offset, kind, text."""
+    flush: asyncio.TimerHandle | None = None
+
+
+class Feed:
+    """All subscriptions of the daemon, and what is being streamed right now."""
+
+    def __init__(self, store: Store, spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]) -> None:
+        self._store = store
+        self._spawn = spawn
+        self._by_agent: dict[str, set[Subscription]] = {}
+        self._watchers: set[Subscriber] = set()
+        self._heads: dict[str, int] = {}
+        self._pieces: dict[str, dict[Key, Piece]] = {}
+        self._nest: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._changed: set[str] = set()
+
+    # -- what comes in ------------------------------------------------------------------------------------------
+
+    def publish(self, events: Sequence[Published]) -> None:
+        """Committed events, in commit order, to every live subscription."""
+        for event in events:
+            self._heads[event.agent_id] = event.seq
+            self._track(event)
+            subscriptions = self._by_agent.get(event.agent_id)
+            if not subscriptions:
+                continue
+            frame = _EVENT + event.params + b"}"
+            for subscription in list(subscriptions):
+                if subscription.live:
+                    self._send(subscription, frame, event.seq)
+
+    def delta(self, agent_id: str, run_id: str, message_id: str, part: int, kind: str, offset: int, text: str) -> None:
+        """A piece of a message under way: to the agent's clients, and nested to its ancestors'."""
+        pieces = self._pieces.setdefault(agent_id, {})
+        piece = pieces.get((agent_id, message_id, part))
+        if piece is None:
+            piece = pieces[agent_id, message_id, part] = Piece((), message_id, part, kind)
+        piece.text += text
+        key = (agent_id, message_id, part)
+        self._send_delta(agent_id, run_id, (), key, kind, offset, text)
+        inner: tuple[tuple[str, str], ...] = ()
+        for ancestor, call_id in self._nest.get(agent_id, ()):
+            inner = ((ancestor, call_id), *inner)
+            self._send_delta(ancestor, None, inner, key, kind, offset, text)
+
+    def progress(self, agent_id: str, run_id: str, call_id: str, text: str | None, fraction: float | None) -> None:
+        """News from a running tool."""
+        event: dict[str, Any] = {"type": "toolExecProgress", "toolCallId": call_id}
+        if text is not None:
+            event["text"] = text
+        if fraction is not None:
+            event["fraction"] = fraction
+        body = orjson.dumps(event)
+        self._send_live(agent_id, run_id, body)
+        for ancestor, outer_call in self._nest.get(agent_id, ()):
+            body = nested_json(outer_call, body)
+            self._send_live(ancestor, None, body)
+
+    def nest(self, agent_id: str, ancestors: tuple[tuple[str, str], ...]) -> None:
+        """Says inside which calls an agent's run is shown: (parent, call), then (grandparent, call) …; none ends it."""
+        if ancestors:
+            self._nest[agent_id] = ancestors
+        else:
+            self._nest.pop(agent_id, None)
+
+    def changed(self, agent_id: str) -> None:
+        """An agent's row changed; the watchers hear of it once per turn of the event loop."""
+        if not self._watchers:
+            return
+        if not self._changed:
+            self._spawn(self._tell_watchers(), "watch")
+        self._changed.add(agent_id)
+
+    def _track(self, event: Published) -> None:
+        if event.type == "messageEnd" or event.type == "messageReset":
+            pieces = self._pieces.get(event.agent_id)
+            if pieces:
+                ended = _message_id(event.body)
+                for key in [k for k in pieces if k[1] == ended]:
+                    del pieces[key]
+        elif event.type == "agentEnd":
+            self._pieces.pop(event.agent_id, None)
+
+    # -- what goes out ------------------------------------------------------------------------------------------
+
+    def _send(self, subscription: Subscription, frame: bytes, seq: int) -> None:
+        self._flush(subscription)
+        if subscription.session.notify(frame):
+            subscription.sent = seq
+        else:
+            self._resync(subscription)
+
+    def _send_live(self, agent_id: str, run_id: str | None, body: bytes) -> None:
+        subscriptions = [s for s in self._by_agent.get(agent_id, ()) if s.live and s.deltas]
+        if not subscriptions:
+            return
+        frame = _live_frame(agent_id, run_id, body)
+        for subscription in subscriptions:
+            self._flush(subscription)
+            if not subscription.session.notify(frame):
+                self._resync(subscription)
+
+    def _send_delta(
+        self,
+        agent_id: str,
+        run_id: str | None,
+        path: tuple[tuple[str, str], ...],
+        key: Key,
+        kind: str,
+        offset: int,
+        text: str,
+    ) -> None:
+        frame: bytes | None = None
+        for subscription in list(self._by_agent.get(agent_id, ())):
+            if not subscription.deltas or not subscription.live:
+                continue
+            if subscription.session.delta_latency_ms:
+                self._hold(subscription, path, key, kind, offset, text)
+                continue
+            frame = frame or _live_frame(agent_id, run_id, delta_json(path, key, kind, offset, text))
+            if not subscription.session.notify(frame):
+                self._resync(subscription)
+
+    def _hold(
+        self,
+        subscription: Subscription,
+        path: tuple[tuple[str, str], ...],
+        key: Key,
+        kind: str,
+        offset: int,
+        text: str,
+    ) -> None:
+        held = subscription.held
+        if held and held[-1][0] == key and held[-1][1] + len(held[-1][3]) == offset:
+            held[-1] = (key, held[-1][1], kind, held[-1][3] + text)
+        else:
+            held.append((key, offset, kind, text))
+        if subscription.flush is None:
+            delay = (subscription.session.delta_latency_ms or 0) / 1000
+            subscription.flush = asyncio.get_running_loop().call_later(delay, self._flush, subscription)
+
+    def _flush(self, subscription: Subscription) -> None:
+        if subscription.flush is not None:
+            subscription.flush.cancel()
+            subscription.flush = None
+        held, subscription.held = subscription.held, []
+        for key, offset, kind, text in held:
+            body = delta_json(self._path_to(subscription.agent_id, key[0]), key, kind, offset, text)
+            if not subscription.session.notify(_live_frame(subscription.agent_id, None, body)):
+                self._resync(subscription)
+                return
+
+    def _path_to(self, ancestor: str, agent_id: str) -> tuple[tuple[str, str], ...]:
+        path: tuple[tuple[str, str], ...] = ()
+        for outer, call_id in self._nest.get(agent_id, ()):
+            path = ((outer, call_id), *path)
+            if outer == ancestor:
+                return path
+        return ()
+
+    def _resync(self, subscription: Subscription) -> None:
+        """This client was too slow: its live events end here; the notice itself waits for room."""
+        self._drop(subscription)
+        body = orjson.dumps(
+            {
+                "jsonrpc": "2.0",
+                "method": "agent/resync",
+                "params": {"agentId": subscription.agent_id, "seq": self._heads.get(subscription.agent_id, 0)},
+            }
+        )
+        self._spawn(_tell_when_room(subscription.session, body), "resync")
+
+    async def _tell_watchers(self) -> None:
+        await asyncio.sleep(0)
+        changed, self._changed = self._changed, set()
+        for agent_id in changed:
+            try:
+                agent = await self._store.read(lambda tx, a=agent_id: tx.get(AgentRecord, a))  # type: ignore[misc]
+            except Exception:  # noqa: BLE001 (a notice; whoever needs the agent asks again)
+                return
+            gone = agent is None or agent.deleted
+            params = {"agentId": agent_id, "deleted": True} if gone else {"agent": agent_view(agent)}
+            body = orjson.dumps({"jsonrpc": "2.0", "method": "agent/changed", "params": params})
+            for watcher in list(self._watchers):
+                watcher.notify(body)
+
+    # -- attach -------------------------------------------------------------------------------------------------
+
+    async def attach(
+        self, session: Subscriber, agent_id: str, *, after_seq: int | None, deltas: bool
+    ) -> dict[str, Any]:
+        """Attaches a client: what the agent is now, then (by a task) the replay and the live events."""
+        snapshot = await self._store.read(lambda tx: _snapshot(tx, agent_id))
+        while snapshot["agent"]["seq"] < self._heads.get(agent_id, 0):
+            snapshot = await self._store.read(lambda tx: _snapshot(tx, agent_id))
+        head = max(snapshot["agent"]["seq"], self._heads.get(agent_id, 0))
+        if after_seq is not None and after_seq > head:
+            raise SeqAhead(f"afterSeq {after_seq} is ahead of {agent_id!r}, whose newest event is {head}.", seq=head)
+        self.detach(session, agent_id)
+        start = head if after_seq is None else after_seq
+        subscription = Subscription(session, agent_id, deltas, sent=start)
+        pieces = self._pieces_seen_by(agent_id)
+        subscription.lengths = {key: len(piece.text) for key, piece in pieces.items()}
+        self._by_agent.setdefault(agent_id, set()).add(subscription)
+        if start == head == self._heads.get(agent_id, head):
+            subscription.task = self._spawn(self._go_live(subscription), f"attach {agent_id}")
+        else:
+            subscription.task = self._spawn(self._replay(subscription, head), f"replay {agent_id}")
+        mode = "live" if after_seq is None else "replay"
+        return {
+            "seq": head,
+            "oldestSeq": 1 if head else 0,
+            "mode": mode,
+            **snapshot,
+            "streaming": [piece.wire() for piece in pieces.values()],
+        }
+
+    def detach(self, session: Subscriber, agent_id: str) -> None:
+        """Ends a client's subscription to an agent."""
+        for subscription in [s for s in self._by_agent.get(agent_id, ()) if s.session is session]:
+            self._drop(subscription)
+
+    def watch(self, session: Subscriber) -> None:
+        """From now on the client hears of every agent that changes."""
+        self._watchers.add(session)
+
+    def unwatch(self, session: Subscriber) -> None:
+        """Ends `watch`."""
+        self._watchers.discard(session)
+
+    def gone(self, session: Subscriber) -> None:
+        """The client's connection has ended."""
+        self.unwatch(session)
+        for subscriptions in list(self._by_agent.values()):
+            for subscription in [s for s in subscriptions if s.session is session]:
+                self._drop(subscription)
+
+    def forget(self, agent_id: str) -> None:
+        """The agent was deleted."""
+        for subscription in list(self._by_agent.get(agent_id, ())):
+            self._drop(subscription)
+        self._heads.pop(agent_id, None)
+        self._pieces.pop(agent_id, None)
+
+    def sessions_of(self, agent_ids: Sequence[str]) -> list[Subscriber]:
+        """The clients attached to any of these agents, each once."""
+        found: dict[int, Subscriber] = {}
+        for agent_id in agent_ids:
+            for subscription in self._by_agent.get(agent_id, ()):
+                found[id(subscription.session)] = subscription.session
+        return list(found.values())
+
+    async def settled(self, session: Subscriber, agent_id: str) -> None:
+        """Returns when the client's replay of the agent, if one goes on, has caught up."""
+        for subscription in [s for s in self._by_agent.get(agent_id, ()) if s.session is session]:
+            await subscription.caught_up.wait()
+
+    def _drop(self, subscription: Subscription) -> None:
+        self._by_agent.get(subscription.agent_id, set()).discard(subscription)
+        if not self._by_agent.get(subscription.agent_id):
+            self._by_agent.pop(subscription.agent_id, None)
+        subscription.live = False
+        subscription.caught_up.set()
+        if subscription.flush is not None:
+            subscription.flush.cancel()
+            subscription.flush = None
+        if subscription.task is not None and subscription.task is not asyncio.current_task():
+            subscription.task.cancel()
+
+    def _pieces_seen_by(self, agent_id: str) -> dict[Key, Piece]:
+        seen = dict(self._pieces.get(agent_id, {}))
+        for child, ancestors in self._nest.items():
+            if any(outer == agent_id for outer, _ in ancestors):
+                path = self._path_to(agent_id, child)
+                for key, piece in self._pieces.get(child, {}).items():
+                    seen[key] = Piece(path, piece.message_id, piece.part, piece.kind, piece.text)
+        return seen
+
+    async def _go_live(self, subscription: Subscription) -> None:
+        await self._replay(subscription, subscription.sent)
+
+    async def _replay(self, subscription: Subscription, head: int) -> None:
+        """Reads on from the store until nothing is missing, then goes live within one turn of the loop."""
+        agent_id = subscription.agent_id
+        with contextlib.suppress(*_GONE, AgentNotFound):
+            await asyncio.sleep(0)  # the answer to `agent/attach` goes out first
+            while True:
+                if subscription.sent >= max(head, self._heads.get(agent_id, 0)):
+                    self._switch(subscription)
+                    return
+                after = subscription.sent
+                page = await self._store.read(lambda tx, a=after: read_events(tx, agent_id, a, PAGE))  # type: ignore[misc]
+                if not page:
+                    head = subscription.sent
+                    continue
+                for seq, params in page:
+                    if not await self._push(subscription, params, seq, replayed=seq <= head):
+                        return
+
+    async def _push(self, subscription: Subscription, params: bytes, seq: int, *, replayed: bool) -> bool:
+        await subscription.session.room()
+        if subscription not in self._by_agent.get(subscription.agent_id, ()):
+            return False
+        mark = b'{"replayed":true,' + params[1:] if replayed else params
+        if not subscription.session.notify(_EVENT + mark + b"}"):
+            self._resync(subscription)
+            return False
+        subscription.sent = seq
+        return True
+
+    def _switch(self, subscription: Subscription) -> None:
+        subscription.live = True
+        if subscription.deltas:
+            for key, piece in self._pieces_seen_by(subscription.agent_id).items():
+                known = subscription.lengths.get(key, 0)
+                if known > len(piece.text):
+                    known = 0  # it was reset meanwhile
+                if len(piece.text) > known:
+                    body = delta_json(piece.path, key, piece.kind, known, piece.text[known:])
+                    subscription.session.notify(_live_frame(subscription.agent_id, None, body))
+        subscription.lengths = {}
+        subscription.caught_up.set()
+
+
+def delta_json(path: tuple[tuple[str, str], ...], key: Key, kind: str, offset: int, text: str) -> bytes:
+    """A `messageDelta` event, wrapped into `nested` once for every step of `path` (outermost first)."""
+    body = orjson.dumps(
+        {"type": "messageDelta", "messageId": key[1], "part": key[2], "kind": kind, "offset": offset, "text": text}
+    )
+    for _, call_id in reversed(path):
+        body = nested_json(call_id, body)
+    return body
+
+
+def _live_frame(agent_id: str, run_id: str | None, body: bytes) -> bytes:
+    run = b',"runId":' + orjson.dumps(run_id) if run_id else b""
+    at = clock.now().encode()
+    return b'%s{"agentId":%s%s,"at":"%s","event":%s}}' % (_EVENT, orjson.dumps(agent_id), run, at, body)
+
+
+def _message_id(body: bytes) -> str:
+    event = orjson.loads(body)
+    while event["type"] == "nested":
+        event = event["event"]
+    found: str = event["messageId"] if event["type"] == "messageReset" else event["message"]["messageId"]
+    return found
+
+
+async def _tell_when_room(session: Subscriber, body: bytes) -> None:
+    with contextlib.suppress(*_GONE):
+        while not session.notify(body):
+            await session.room()
+
+
+def _snapshot(tx: ReadTx, agent_id: str) -> dict[str, Any]:
+    agent = tx.get(AgentRecord, agent_id)
+    if agent is None or agent.deleted:
+        raise AgentNotFound(f"There is no agent {agent_id!r}.", agentId=agent_id)
+    return {
+        "agent": agent_view(agent),
+        "pendingCalls": [call.wire() for call in pending_of(tx, agent)],
+        "approvals": [approval.wire() for approval in open_of(tx, agent)],
+    }
+
+
+def read_events(tx: ReadTx, agent_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+    """Stored events behind `after`, each with its seq and the params of its `agent/event`."""
+    rows = tx.find(EventRecord, agent_id=agent_id, order="seq", after=after, limit=limit)
+    return [(row.seq, params_json(row, event_body(tx, row))) for row in rows]
+
+
+def event_body(tx: ReadTx, row: EventRecord) -> bytes:
+    """An event's JSON; a nested one is put together from its child's row."""
+    calls: list[str] = []
+    inner: EventRecord | None = row
+    while inner is not None and inner.ref_agent_id is not None:
+        calls.append(inner.ref_call_id or "")
+        inner = tx.get(EventRecord, inner.ref_agent_id, inner.ref_seq)
+    body = inner.body.encode() if inner is not None else b'{"type":"warning","code":"eventLost","message":"Gone."}'
+    for call_id in reversed(calls):
+        body = nested_json(call_id, body)
+    return body

@@ -1,0 +1,563 @@
+"""The hub: agents by id, and the one owner of every task that works for them.
+
+Methods end in one call of it; each of those is one line here and a function of the module that knows the matter. What
+commits publish arrives at `_committed`, which tells the feed, wakes who must look, and starts what must start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import orjson
+
+from sojourn.core.agent import Accepted, AgentConfig, Caller, RunOutcome
+from sojourn.core.errors import Draining, SojournError
+from sojourn.core.messages import InputPart, Message, ToolChoice
+from sojourn.models.base import Model
+from sojourn.store.base import ReadTx, Store
+from sojourn.store.records import AgentRecord, ClientToolRecord, RequestRecord, RunRecord
+from sojourn.tools.table import Toolbox
+
+from . import asking, clock, decisions, handstep, inbox, opening, recovery, roster, stepping
+from ._faults import strike
+from .control import Control
+from .ending import agent_view
+from .feed import Feed, Subscriber, read_events
+from .ledger import (
+    ApprovalClosed,
+    ApprovalOpened,
+    Changed,
+    InboxArrived,
+    PassEnded,
+    Published,
+    StopAsked,
+    Wake,
+)
+from .runtime import HubLimits, Runtime, Struck
+from .toolset import Toolset
+
+log = logging.getLogger(__name__)
+
+REQUESTS_KEPT_S = 7 * 24 * 3600
+
+
+class Hub:
+    """All agents of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        models: Mapping[str, Callable[[], Model]],
+        default_model: str,
+        toolbox: Toolbox,
+        limits: HubLimits | None = None,
+        presets: Mapping[str, AgentConfig] | None = None,
+    ) -> None:
+        self._store = store
+        self._factories = dict(models)
+        self._made: dict[str, Model] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._steppers: dict[int, set[str]] = {}
+        self.state: Literal["ready", "draining", "degraded"] = "ready"
+        self.on_state: Callable[[str, str | None], None] = lambda _state, _reason: None
+        self.on_shutdown: Callable[[str], None] = lambda _mode: None
+        self.feed = Feed(store, self.spawn)
+        self._toolset = Toolset(toolbox, wait_s=(limits or HubLimits()).client_tool_wait_s)
+        self._toolset.spawn = self.spawn
+        self.rt = Runtime(
+            store=store,
+            feed=self.feed,
+            toolset=self._toolset,
+            limits=limits or HubLimits(),
+            presets=presets or {},
+            model_of=self._model,
+            model_names=self._model_list,
+            default_model=default_model,
+        )
+        self.rt.passes_of = self._control = Control(self.rt, self.spawn)
+        self._questions = asking.Questions(self.rt, self.spawn)
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def store_id(self) -> str:
+        """The store's own id, made when it was."""
+        return self._store.store_id
+
+    async def __aenter__(self) -> Self:
+        """Recovers before any client is served."""
+        self._store.on_commit(self._committed)
+        self._store.on_degraded(self._degraded)
+        self._toolset.load(await self._store.read(lambda tx: tx.find(ClientToolRecord)))
+        await self._recover()
+        await self._tidy()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        """Stops the tools; what they did not finish is recorded as interrupted, background jobs go on."""
+        self.state = "draining"
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.5)
+        self.rt.live.clear()
+        with contextlib.suppress(SojournError):
+            await recovery.recover(self.rt)
+        for model in self._made.values():
+            await model.aclose()
+        await self._toolset.toolbox.aclose()
+
+    async def _recover(self) -> None:
+        resume, look = await recovery.recover(self.rt)
+        for agent_id in look:
+            self._control.wake(agent_id)
+        for agent_id in resume:
+            self.spawn(self._resume_quietly(agent_id), f"resume {agent_id}")
+        for agent_id in await recovery.unread_agents(self.rt):
+            self.spawn(self._control.continue_inbox(agent_id), f"inbox {agent_id}")
+        await self._questions.recover()
+
+    async def _resume_quietly(self, agent_id: str) -> None:
+        with contextlib.suppress(SojournError):
+            await self._control.resume(Caller(), agent_id)
+
+    async def _tidy(self) -> None:
+        """Forgets old requests, goes on with deletions."""
+        before = clock.later(-REQUESTS_KEPT_S)
+
+        def old(tx: ReadTx) -> list[RequestRecord]:
+            return [row for row in tx.find(RequestRecord, order="at", limit=5_000) if row.at < before]
+
+        stale = await self._store.read(old)
+        if stale:
+            await self.rt.write(
+                "tidy",
+                lambda ledger: (
+                    [ledger.tx.delete(RequestRecord, row.client_id, row.request_id) for row in stale] and None
+                ),
+            )
+        for agent_id in await self._store.read(_half_deleted):
+            self.spawn(roster.sweep(self.rt, agent_id), f"sweep {agent_id}")
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task that the hub owns: its failure is logged, its end is waited for."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("The task %r failed.", task.get_name(), exc_info=error)
+
+    # -- what commits publish ---------------------------------------------------------------------------------------
+
+    def _committed(self, items: list[Any]) -> None:
+        for item in items:
+            if isinstance(item, Published):
+                self.feed.publish((item,))
+            elif isinstance(item, Changed):
+                self.feed.changed(item.agent_id)
+            elif isinstance(item, Struck):
+                strike(f"after:{item.name}")
+            else:
+                self._react(item)
+
+    def _react(self, item: object) -> None:
+        match item:
+            case Wake(agent_id):
+                self._control.wake(agent_id)
+            case PassEnded(agent_id, _, continue_inbox):
+                self._control.ended(agent_id)
+                if continue_inbox and self.state != "draining":
+                    self.spawn(self._control.continue_inbox(agent_id), f"inbox {agent_id}")
+            case InboxArrived(agent_id):
+                self._control.arrived(agent_id)
+            case StopAsked(agent_id):
+                self.spawn(self._stop_quietly(agent_id), f"stop {agent_id}")
+            case ApprovalOpened(agent_id, approval_id):
+                self._questions.opened(agent_id, approval_id)
+            case ApprovalClosed(approval_id):
+                self._questions.closed(approval_id)
+
+    async def _stop_quietly(self, agent_id: str) -> None:
+        with contextlib.suppress(SojournError):
+            await self._control.stop(agent_id)
+
+    def _degraded(self, reason: str | None) -> None:
+        if self.state != "draining":
+            self.state = "degraded" if reason else "ready"
+        self.on_state(self.state, reason)
+        if reason is None:
+            self.spawn(self._recover(), "recover")
+
+    def _refuse_draining(self) -> None:
+        if self.state == "draining":
+            raise Draining("The daemon is about to end and takes no new work; connect again in a moment.")
+
+    # -- models -----------------------------------------------------------------------------------------------------
+
+    def _model(self, name: str) -> Model:
+        if name not in self._made:
+            self._made[name] = self._factories[name]()
+        return self._made[name]
+
+    def _model_list(self) -> list[dict[str, Any]]:
+        return [{"name": name} for name in self._factories]
+
+    # -- clients ----------------------------------------------------------------------------------------------------
+
+    def client_ready(self, session: Subscriber) -> None:
+        """A client has initialized."""
+        self._toolset.arrived(session)
+        if session.client_id is not None and session.runs_tools:
+            self.spawn(self._toolset.send_waiting(self.rt, session.client_id), f"waiting calls of {session.client_id}")
+
+    def client_gone(self, session: Subscriber) -> None:
+        """A connection has ended. It stops nothing but the runs that it steps by hand."""
+        self.feed.gone(session)
+        self._toolset.gone(session)
+        self._questions.gone(session)
+        for agent_id in self._steppers.pop(id(session), ()):
+            self.spawn(self._release(agent_id), f"release {agent_id}")
+
+    async def _release(self, agent_id: str) -> None:
+        with contextlib.suppress(SojournError):
+            await self.rt.write("end", lambda ledger: handstep.release(ledger, agent_id) and None)
+
+    # -- agents -----------------------------------------------------------------------------------------------------
+
+    async def create_agent(self, caller: Caller, *, agent_id: str | None, config: AgentConfig | None) -> Any:
+        """`agent/create`."""
+        self._refuse_draining()
+        return await roster.create(self.rt, caller, agent_id=agent_id, config=config)
+
+    async def list_agents(
+        self,
+        *,
+        cursor: str | None,
+        limit: int,
+        state: str | None,
+        parent_agent_id: str | None,
+        labels: dict[str, str] | None,
+    ) -> dict[str, Any]:
+        """`agent/list`."""
+        return await roster.listed(
+            self.rt, cursor=cursor, limit=limit, state=state, parent_agent_id=parent_agent_id, labels=labels
+        )
+
+    async def get_agent(self, agent_id: str) -> dict[str, Any]:
+        """`agent/get`."""
+        return agent_view(await self.rt.agent(agent_id))
+
+    async def update_agent(self, caller: Caller, agent_id: str, changes: dict[str, Any]) -> Any:
+        """`agent/update`."""
+        return await roster.update(self.rt, caller, agent_id, changes)
+
+    async def fork_agent(self, caller: Caller, agent_id: str, *, after_message: str | None) -> Any:
+        """`agent/fork`."""
+        return await roster.fork(self.rt, caller, agent_id, after_message=after_message)
+
+    async def delete_agent(self, caller: Caller, agent_id: str, *, force: bool) -> None:
+        """`agent/delete`."""
+        await roster.delete(self.rt, caller, agent_id, force=force)
+
+    async def messages(
+        self, agent_id: str, *, cursor: str | None, limit: int, order: Literal["asc", "desc"]
+    ) -> dict[str, Any]:
+        """`agent/messages`."""
+        return await roster.messages(self.rt, agent_id, cursor=cursor, limit=limit, order=order)
+
+    async def replace_messages(self, caller: Caller, agent_id: str, messages: Sequence[Message]) -> Any:
+        """`agent/replaceMessages`."""
+        return await roster.replace_messages(self.rt, caller, agent_id, messages)
+
+    async def pending_calls(self, agent_id: str) -> dict[str, Any]:
+        """`agent/pendingCalls`."""
+        return await roster.pending(self.rt, agent_id)
+
+    # -- passes -----------------------------------------------------------------------------------------------------
+
+    async def prompt(
+        self,
+        caller: Caller,
+        agent_id: str,
+        content: tuple[InputPart, ...],
+        *,
+        if_busy: str,
+        on_approval: str | None,
+        wait: bool,
+        session: Subscriber,
+    ) -> RunOutcome | Accepted:
+        """`agent/prompt`: accepted durably; with `wait` the outcome of the pass."""
+        self._refuse_draining()
+        accepted = await self._control.prompt(
+            caller, agent_id, content, queue=if_busy == "queue", on_approval=on_approval
+        )
+        return await self._outcome(accepted, agent_id, wait=wait, session=session)
+
+    async def resume(
+        self, caller: Caller, agent_id: str, *, run: dict[str, Any] | None, wait: bool, session: Subscriber
+    ) -> RunOutcome | Accepted:
+        """`agent/resume`, also of a saved run, which becomes a new agent."""
+        self._refuse_draining()
+        if run is not None:
+            accepted = await self._resume_document(caller, agent_id, run)
+        else:
+            if await self._is_stepped(agent_id):
+                await self.rt.write("end", lambda ledger: handstep.release(ledger, agent_id) and None)
+            accepted = await self._control.resume(caller, agent_id)
+        return await self._outcome(accepted, accepted.agent_id or agent_id, wait=wait, session=session)
+
+    async def _is_stepped(self, agent_id: str) -> bool:
+        agent = await self.rt.agent(agent_id)
+        run_id = agent.active_run_id
+        record = await self._store.read(lambda tx: tx.get(RunRecord, run_id)) if run_id else None
+        return record is not None and record.pass_open and record.driver == "step"
+
+    async def _resume_document(self, caller: Caller, agent_id: str, document: dict[str, Any]) -> Accepted:
+        def change(ledger: Any) -> Accepted:
+            p = stepping.adopt_document(self.rt, ledger, agent_id, document)
+            lost = p.run.fail_dispatched()
+            opening.carry_on(self.rt, ledger, p, cause="resume", origin=caller.origin, forced=True, lost=lost)
+            made.append(p)
+            return Accepted(agent_id=p.agent_id, run_id=p.run_id)
+
+        made: list[Any] = []
+        answer = await self.rt.answer_once(caller, "accept", change)
+        for p in made[-1:]:
+            self._control.drive(p)
+        return answer if isinstance(answer, Accepted) else Accepted.model_validate(answer)
+
+    async def _outcome(
+        self, accepted: Accepted, agent_id: str, *, wait: bool, session: Subscriber
+    ) -> RunOutcome | Accepted:
+        if not wait:
+            return accepted
+        try:
+            if accepted.run_id is not None:
+                outcome = await self._control.wait_until_over(agent_id, accepted.run_id)
+            else:
+                outcome = await self._control.wait_for_item(agent_id, accepted.item_id or "")
+        except asyncio.CancelledError:
+            if session.cancel_requested() and accepted.run_id is not None:
+                await asyncio.shield(self.spawn(self._stop_quietly(agent_id), f"stop {agent_id}"))
+            raise
+        await self.feed.settled(session, agent_id)
+        return outcome
+
+    async def stop(self, caller: Caller, agent_id: str) -> dict[str, Any]:
+        """`agent/stop`: answers when it has stopped."""
+        await self.rt.agent(agent_id)
+        return await self._control.stop(agent_id)
+
+    async def wait(self, agent_id: str, run_id: str | None) -> RunOutcome:
+        """`agent/wait`."""
+        return await self._control.wait_until_over(agent_id, run_id)
+
+    # -- inbox and approvals ----------------------------------------------------------------------------------------
+
+    async def inbox_push(self, caller: Caller, agent_id: str, content: tuple[InputPart, ...]) -> Any:
+        """`inbox/push`."""
+        return await inbox.push(self.rt, caller, agent_id, content)
+
+    async def inbox_resolve(self, caller: Caller, agent_id: str, call_id: str, content: tuple[InputPart, ...]) -> Any:
+        """`inbox/resolve`."""
+        return await inbox.answer(self.rt, caller, agent_id, call_id, content=content)
+
+    async def inbox_reject(self, caller: Caller, agent_id: str, call_id: str, error: str) -> Any:
+        """`inbox/reject`."""
+        return await inbox.answer(self.rt, caller, agent_id, call_id, error=error)
+
+    async def inbox_list(self, agent_id: str) -> dict[str, Any]:
+        """`inbox/list`."""
+        return await inbox.unread(self.rt, agent_id)
+
+    async def inbox_remove(self, caller: Caller, agent_id: str, item_id: str) -> Any:
+        """`inbox/remove`."""
+        return await inbox.remove(self.rt, caller, agent_id, item_id)
+
+    async def approvals(self, agent_id: str | None) -> dict[str, Any]:
+        """`approval/list`."""
+        return await decisions.listed(self.rt, agent_id)
+
+    async def decide(
+        self,
+        caller: Caller,
+        approval_id: str,
+        decision: str,
+        *,
+        arguments: dict[str, Any] | None,
+        content: tuple[InputPart, ...] | None,
+        reason: str | None,
+        scope: str | None,
+    ) -> Any:
+        """`approval/decide`."""
+        return await decisions.decide(
+            self.rt, caller, approval_id, decision, arguments=arguments, content=content, reason=reason, scope=scope
+        )
+
+    # -- runs -------------------------------------------------------------------------------------------------------
+
+    async def run_create(
+        self,
+        caller: Caller,
+        *,
+        prompt: Message,
+        history: list[Message],
+        max_turns: int,
+        max_invalid_tool_call_retries: int,
+        tool_choice: ToolChoice | None,
+        output_schema: dict[str, Any] | None,
+    ) -> Any:
+        """`run/create`."""
+        return await stepping.create(
+            self.rt,
+            caller,
+            prompt=prompt,
+            history=history,
+            max_turns=max_turns,
+            max_invalid_tool_call_retries=max_invalid_tool_call_retries,
+            tool_choice=tool_choice,
+            output_schema=output_schema,
+        )
+
+    async def run_step(
+        self, caller: Caller, session: Subscriber, run_id: str, *, revision: int | None, feed: dict[str, Any] | None
+    ) -> Any:
+        """`run/step`."""
+        record = await self._store.read(lambda tx: stepping.record_of(tx, run_id))
+        if record.agent_id is None:
+            return await stepping.step_alone(self.rt, caller, record, revision=revision, feed=feed)
+        self._steppers.setdefault(id(session), set()).add(record.agent_id)
+        return await self._control.step(caller, record, revision=revision, feed=feed)
+
+    async def run_get(self, run_id: str) -> dict[str, Any]:
+        """`run/get`."""
+        return await stepping.get(self.rt, run_id)
+
+    async def run_list(
+        self, *, agent_id: str | None, state: str | None, cursor: str | None, limit: int
+    ) -> dict[str, Any]:
+        """`run/list`."""
+        return await stepping.listed(self.rt, agent_id=agent_id, state=state, cursor=cursor, limit=limit)
+
+    async def run_export(self, run_id: str) -> dict[str, Any]:
+        """`run/export`."""
+        return await stepping.export(self.rt, run_id)
+
+    async def run_import(self, caller: Caller, run: dict[str, Any]) -> Any:
+        """`run/import`."""
+        return await stepping.import_run(self.rt, caller, run)
+
+    async def run_append_entry(self, caller: Caller, run_id: str, kind: str, value: Any) -> Any:
+        """`run/appendEntry`."""
+        return await stepping.append_entry(self.rt, caller, run_id, kind, value)
+
+    async def run_entries(self, run_id: str, kind: str | None) -> dict[str, Any]:
+        """`run/entries`."""
+        return await stepping.entries(self.rt, run_id, kind)
+
+    async def run_delete(self, caller: Caller, run_id: str) -> None:
+        """`run/delete`."""
+        await stepping.delete(self.rt, caller, run_id)
+
+    # -- tools and models -------------------------------------------------------------------------------------------
+
+    async def register_tools(
+        self, caller: Caller, session: Subscriber, tools: list[dict[str, Any]], agent_id: str | None
+    ) -> None:
+        """`tool/register`."""
+        await self._toolset.register(self.rt, caller, tools, agent_id)
+        if session.client_id is not None:
+            await self._toolset.send_waiting(self.rt, session.client_id)
+
+    async def unregister_tools(self, caller: Caller, names: list[str]) -> None:
+        """`tool/unregister`."""
+        await self._toolset.unregister(self.rt, caller, names)
+
+    async def list_tools(self, agent_id: str | None) -> dict[str, Any]:
+        """`tool/list`."""
+        config = None
+        if agent_id is not None:
+            agent = await self.rt.agent(agent_id)
+            config = self.rt.config_of(AgentConfig.model_validate_json(agent.config))
+        return {"tools": self._toolset.listed(agent_id, config)}
+
+    async def models(self) -> dict[str, Any]:
+        """`model/list`."""
+        models = []
+        for name in self._factories:
+            spec = self._model(name).spec
+            shown: dict[str, Any] = {"name": name, "backend": spec.backend, "default": name == self.rt.default_model}
+            if spec.model:
+                shown["model"] = spec.model
+            if spec.context_window is not None:
+                shown["contextWindow"] = spec.context_window
+            models.append(shown)
+        return {"models": models}
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+
+    async def attach(self, session: Subscriber, agent_id: str, *, after_seq: int | None, deltas: bool) -> Any:
+        """`agent/attach`."""
+        answer = await self.feed.attach(session, agent_id, after_seq=after_seq, deltas=deltas)
+        self._questions.attached(session, agent_id)
+        return answer
+
+    async def detach(self, session: Subscriber, agent_id: str) -> None:
+        """`agent/detach`."""
+        self.feed.detach(session, agent_id)
+
+    async def events(self, agent_id: str, *, after_seq: int, limit: int) -> dict[str, Any]:
+        """`agent/events`."""
+        await self.rt.agent(agent_id)
+        page = await self._store.read(lambda tx: read_events(tx, agent_id, after_seq, limit))
+        return {"events": [orjson.loads(params) for _, params in page], "nextSeq": page[-1][0] if page else after_seq}
+
+    async def watch(self, session: Subscriber) -> None:
+        """`agent/watch`."""
+        self.feed.watch(session)
+
+    async def unwatch(self, session: Subscriber) -> None:
+        """`agent/unwatch`."""
+        self.feed.unwatch(session)
+
+    # -- the daemon -------------------------------------------------------------------------------------------------
+
+    async def status(self) -> dict[str, Any]:
+        """What `server/status` tells of the hub."""
+        agents, runs = await self._store.read(_counts)
+        stats = self._store.stats()
+        return {
+            "state": self.state,
+            "agents": agents,
+            "activeRuns": runs,
+            "store": {"path": stats.path, "bytes": stats.bytes},
+        }
+
+    async def shutdown(self, mode: Literal["drain", "now"]) -> None:
+        """`server/shutdown`: takes no new work; with `drain` it waits until no run is at work."""
+        self.state = "draining"
+        self.on_state("draining", None)
+        self.spawn(self._shut_down(mode), "shutdown")
+
+    async def _shut_down(self, mode: str) -> None:
+        while mode == "drain" and (tasks := [p.task for p in self.rt.live.values() if p.task is not None]):
+            await asyncio.wait(tasks)
+        self.on_shutdown(mode)
+
+
+def _counts(tx: ReadTx) -> tuple[int, int]:
+    return tx.count(AgentRecord, deleted=False), tx.count(RunRecord, pass_open=True)
+
+
+def _half_deleted(tx: ReadTx) -> list[str]:
+    return [row.agent_id for row in tx.find(AgentRecord, state="deleted")]

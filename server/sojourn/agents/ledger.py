@@ -1,0 +1,280 @@
+"""Writing inside a transition: events get their `seq`, messages their position, agents their counts.
+
+A `Ledger` lives for one transition on the store's writer thread. It encodes each event once: the same bytes are the
+row's body and, wrapped in `agent/event`, what every attached client gets after the commit. `nested` rows of ancestors
+are written in the same transaction as the child's event that they refer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from sojourn.core import events as ev
+from sojourn.core.agent import AgentState, Origin, WaitingFor
+from sojourn.core.errors import AgentNotFound, RunNotFound
+from sojourn.core.messages import MESSAGE, Message
+from sojourn.core.values import Value
+from sojourn.store.base import Tx
+from sojourn.store.records import AgentRecord, CallRecord, EventRecord, MessageRecord, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A committed event on its way to the clients. `body` is the event alone, `params` all of `agent/event`."""
+
+    agent_id: str
+    seq: int
+    type: str
+    body: bytes
+    params: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An agent's row changed (for `agent/watch`)."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Something happened that the driver of this agent's pass must look at; starts one when there is none."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class InboxArrived:
+    """Something reached an agent's inbox; it may start a pass where none is open (D10)."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassEnded:
+    """A pass is over: whoever waits for it may answer; what is left in the inbox may start the next."""
+
+    agent_id: str
+    run_id: str
+    continue_inbox: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """A decision asks for the agent's run to be stopped."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalOpened:
+    """An approval waits: ask the clients that answer such requests."""
+
+    agent_id: str
+    approval_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalClosed:
+    """An approval was decided: withdraw the question."""
+
+    approval_id: str
+
+
+def message_json(message: Message) -> bytes:
+    """A message as it is stored and sent."""
+    return MESSAGE.dump_json(message, by_alias=True, exclude_none=True)
+
+
+def params_json(record: EventRecord, body: bytes) -> bytes:
+    """The params of `agent/event` for a stored event whose (resolved) body is given."""
+    head = b'{"agentId":' + orjson.dumps(record.agent_id)
+    if record.run_id:
+        head += b',"runId":' + orjson.dumps(record.run_id)
+    head += b',"seq":%d,"at":"%s"' % (record.seq, record.at.encode())
+    if record.origin:
+        head += b',"origin":' + record.origin.encode()
+    return head + b',"event":' + body + b"}"
+
+
+def nested_json(call_id: str, body: bytes) -> bytes:
+    """`body` wrapped into a `nested` event."""
+    return b'{"type":"nested","toolCallId":' + orjson.dumps(call_id) + b',"event":' + body + b"}"
+
+
+class Ledger:
+    """One transition's writing. `flush` must be called last; `Runtime.write` does."""
+
+    def __init__(self, tx: Tx, now: str, stamp: int) -> None:
+        self.tx = tx
+        self.now = now
+        self._stamp = stamp
+        self._agents: dict[str, AgentRecord] = {}
+        self._runs: dict[str, RunRecord] = {}
+        self._dirty_runs: set[str] = set()
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def agent(self, agent_id: str) -> AgentRecord:
+        """The agent's row, to be changed in place. Raises `AgentNotFound`."""
+        record = self._agents.get(agent_id) or self.tx.get(AgentRecord, agent_id)
+        if record is None or record.deleted:
+            raise AgentNotFound(f"There is no agent {agent_id!r}.", agentId=agent_id)
+        self._agents[agent_id] = record
+        return record
+
+    def adopt(self, record: AgentRecord) -> None:
+        """Enters a new agent."""
+        self.tx.insert(record)
+        self._agents[record.agent_id] = record
+
+    def run(self, run_id: str) -> RunRecord:
+        """The run's row, to be changed in place and given to `save_run`. Raises `RunNotFound`."""
+        record = self._runs.get(run_id) or self.tx.get(RunRecord, run_id)
+        if record is None:
+            raise RunNotFound(f"There is no run {run_id!r}.", runId=run_id)
+        self._runs[run_id] = record
+        return record
+
+    def adopt_run(self, record: RunRecord) -> None:
+        """Enters a new run; written at `flush`, after the agent's former run was."""
+        self._runs[record.run_id] = record
+        self.save_run(record)
+
+    def save_run(self, record: RunRecord) -> None:
+        """Marks a run's row as changed."""
+        self._runs[record.run_id] = record
+        self._dirty_runs.add(record.run_id)
+
+    def use_run(self, record: RunRecord) -> RunRecord:
+        """The row of this run within the transition: the one it already holds, else `record`."""
+        return self._runs.setdefault(record.run_id, record)
+
+    def forget_run(self, run_id: str) -> None:
+        """Removes a run's row."""
+        self.tx.delete(RunRecord, run_id)
+        self._runs.pop(run_id, None)
+        self._dirty_runs.discard(run_id)
+
+    def active_run(self, agent: AgentRecord) -> RunRecord | None:
+        """The agent's unfinished run."""
+        return self.run(agent.active_run_id) if agent.active_run_id else None
+
+    def call(self, owner: str, call_id: str) -> CallRecord | None:
+        """A call's row."""
+        return self.tx.get(CallRecord, owner, call_id)
+
+    def calls_of(self, run: RunRecord, **where: Any) -> list[CallRecord]:
+        """The calls of a run in the order of their making."""
+        return self.tx.find(CallRecord, run_id=run.run_id, order="position", **where)
+
+    def set_state(self, agent: AgentRecord, state: AgentState, waiting_for: WaitingFor | None = None) -> None:
+        """What the agent is doing, as lists show it."""
+        agent.state, agent.waiting_for = state, waiting_for
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def event(
+        self, agent: AgentRecord, event: Value | bytes, *, run: RunRecord | None = None, origin: Origin | None = None
+    ) -> int:
+        """Appends an event (a value of `core.events`, or its JSON) and the `nested` rows of ancestors; its seq."""
+        body = event if isinstance(event, bytes) else event.json_bytes()
+        kind = _type_of(body)
+        self._append(agent, body, kind, run=run, origin=origin, ref=None)
+        seq, child, inner = agent.last_seq, agent, run
+        while inner is not None and inner.nested_agent_id and inner.nested_call_id:
+            parent = self.agent(inner.nested_agent_id)
+            body = nested_json(inner.nested_call_id, body)
+            outer = self.active_run(parent)
+            self._append(
+                parent, body, kind, run=outer, origin=None, ref=(child.agent_id, child.last_seq, inner.nested_call_id)
+            )
+            child, inner = parent, outer
+        return seq
+
+    def _append(
+        self,
+        agent: AgentRecord,
+        body: bytes,
+        kind: str,
+        *,
+        run: RunRecord | None,
+        origin: Origin | None,
+        ref: tuple[str, int, str] | None,
+    ) -> None:
+        agent.last_seq += 1
+        record = EventRecord(
+            agent_id=agent.agent_id,
+            seq=agent.last_seq,
+            at=self.now,
+            body="" if ref else body.decode(),
+            run_id=run.run_id if run else None,
+            origin=_origin_json(origin),
+        )
+        if ref:
+            record.ref_agent_id, record.ref_seq, record.ref_call_id = ref
+        self.tx.insert(record)
+        self.tx.publish(Published(agent.agent_id, record.seq, kind, body, params_json(record, body)))
+
+    def warning(
+        self, agent: AgentRecord, code: str, message: str, *, run: RunRecord | None = None, data: Any = None
+    ) -> None:
+        """Appends a `warning`."""
+        self.event(agent, ev.Warning(code=code, message=message, data=data), run=run)
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    def append_message(self, agent: AgentRecord, message: Message) -> bytes:
+        """Appends a (labelled) message to the agent's conversation; its JSON."""
+        assert message.message_id is not None
+        body = message_json(message)
+        agent.message_count += 1
+        self.tx.insert(
+            MessageRecord(agent.conversation, agent.message_count, message.message_id, message.role, body.decode())
+        )
+        return body
+
+    def show_message(
+        self, agent: AgentRecord, message: Message, body: bytes, *, run: RunRecord | None, started: bool = False
+    ) -> None:
+        """The events of a message: `messageStart` unless it was `started` before, `messageEnd`."""
+        assert message.message_id is not None
+        if not started:
+            self.event(agent, ev.MessageStart(message_id=message.message_id, role=message.role), run=run)
+        self.event(agent, b'{"type":"messageEnd","message":' + body + b"}", run=run)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Writes the rows that were changed in place."""
+        for run_id in sorted(self._dirty_runs, key=lambda r: self._runs[r].active):
+            record = self._runs[run_id]
+            record.updated_at = self.now
+            self.tx.put(record)
+        for agent in self._agents.values():
+            self._touch(agent)
+
+    def _touch(self, record: AgentRecord) -> None:
+        record.updated_at, record.activity = self.now, self._stamp
+        self.tx.put(record)
+        self.tx.publish(Changed(record.agent_id))
+
+
+def _type_of(body: bytes) -> str:
+    # Every body starts with {"type":"…"; `type` is the first field of every event.
+    return body[9 : body.index(b'"', 9)].decode()
+
+
+def _origin_json(origin: Origin | None) -> str | None:
+    if origin is None or (origin.client_id is None and origin.request_id is None):
+        return None
+    return origin.json_bytes().decode()
+
+
+def bodies(messages: Iterable[bytes]) -> bytes:
+    """A JSON array of encoded messages."""
+    return b"[" + b",".join(messages) + b"]"

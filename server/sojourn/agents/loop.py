@@ -1,0 +1,217 @@
+"""The one loop: it does what the last transition said, and gives the answer to the next.
+
+    AskModel  stream the model, tell its deltas, commit the answer        → turns.answered
+    RunTools  start tools, wait for a result or a decision, commit it     → rounds.returned, rounds.advance
+    Wait      only a decision moves the run on: the loop ends             → a decision starts it again
+    Over      the pass has ended
+
+Prompt, resume, a decision after a restart and a step by hand that is handed back all enter here. Record = commit, then
+publish; commit, then the effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from contextlib import aclosing
+
+from sojourn.core.errors import Aborted, ModelError, SojournError, StorageError
+from sojourn.models.base import ModelAnswer, ModelDelta, ModelNotice, ModelRequest, ModelReset
+from sojourn.store.records import CallRecord
+from sojourn.tools.base import ToolOutput
+
+from . import events_out as out
+from . import rounds, turns
+from .ledger import Ledger
+from .passes import AskModel, Over, Pass, RunTools, Streamed, Todo, Wait
+from .runtime import Runtime
+from .toolset import run_tool
+
+log = logging.getLogger(__name__)
+
+
+async def drive(rt: Runtime, p: Pass) -> None:
+    """Drives the pass until it is over or only a decision moves it on. Being cancelled leaves it as it is on disk."""
+    try:
+        while p.todo is not None:
+            match p.todo:
+                case AskModel():
+                    p.todo = await _ask(rt, p, p.todo)
+                case RunTools():
+                    p.todo = await _round(rt, p)
+                case Wait() | Over():
+                    return
+    except StorageError as error:
+        log.error("The run %s of %s is left as it is on disk: %s", p.run_id, p.agent_id, error)
+        await leave_tools(p)
+        rt.drop(p.agent_id)
+    finally:
+        await leave_tools(p)
+
+
+async def leave_tools(p: Pass) -> None:
+    """Cancels the tools at work in this process and waits for them."""
+    tasks = list(p.running.values())
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=1.0)
+    p.running.clear()
+
+
+# -- the model ------------------------------------------------------------------------------------------------------
+
+
+async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
+    request = ModelRequest(
+        messages=todo.messages,
+        system=p.config.system_prompt,
+        tools=tuple(tool.info.spec for tool in p.tools.values()),
+        sampling=p.config.sampling or {},
+        turn=todo.turn,
+    )
+    answering = asyncio.create_task(_stream(rt, p, todo, request), name=f"model {p.agent_id}")
+    waking = asyncio.create_task(_until_stopped(p))
+    try:
+        await asyncio.wait({answering, waking}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            await _cancel(answering)
+            return await rt.write("end", lambda ledger: stop(ledger, p))
+        answer, timing = answering.result()
+    except SojournError as error:
+        if isinstance(error, StorageError):
+            raise
+        failure = error
+        return await rt.write("end", lambda ledger: turns.model_failed(ledger, p, failure))
+    except Exception as error:
+        log.exception("The model %r failed in an unexpected way.", p.model_name)
+        failure = ModelError(f"The model backend of {p.model_name!r} failed: {type(error).__name__}: {error}")
+        return await rt.write("end", lambda ledger: turns.model_failed(ledger, p, failure))
+    finally:
+        for task in (answering, waking):
+            await _cancel(task)
+    return await rt.write("model", lambda ledger: turns.answered(ledger, rt, p, answer, timing))
+
+
+async def _until_stopped(p: Pass) -> None:
+    while not p.stop_asked:
+        await p.wake.wait()
+        p.wake.clear()
+
+
+async def _cancel(task: asyncio.Task[object]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+    if task.done() and not task.cancelled():
+        task.exception()  # marks it as seen
+
+
+async def _stream(rt: Runtime, p: Pass, todo: AskModel, request: ModelRequest) -> tuple[ModelAnswer, turns.Timing]:
+    began = time.monotonic()
+    first: float | None = None
+    answer: ModelAnswer | None = None
+    async with aclosing(p.model.stream(request)) as events:  # type: ignore[type-var]
+        async for event in events:
+            if isinstance(event, ModelDelta):
+                first = first or time.monotonic()
+                _tell_delta(rt, p, todo.message_id, event)
+            elif isinstance(event, ModelReset):
+                p.streamed.clear()
+                reason = event.reason
+                await rt.write("tell", lambda ledger, r=reason: out.message_reset(ledger, p, todo.message_id, r))  # type: ignore[misc]
+            elif isinstance(event, ModelNotice):
+                notice = event
+                await rt.write("tell", lambda ledger, n=notice: out.notice(ledger, p, n))  # type: ignore[misc]
+            else:
+                answer = event
+    if answer is None:
+        raise ModelError(f"The model {p.model_name!r} ended its stream without an answer.")
+    return answer, turns.Timing(_ms(time.monotonic() - began), None if first is None else _ms(first - began))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)
+
+
+def _tell_delta(rt: Runtime, p: Pass, message_id: str, delta: ModelDelta) -> None:
+    piece = p.streamed.setdefault(delta.part, Streamed(delta.kind))
+    offset = len(piece.text)
+    piece.text += delta.text
+    rt.feed.delta(p.agent_id, p.run_id, message_id, delta.part, delta.kind, offset, delta.text)
+
+
+# -- the tools ------------------------------------------------------------------------------------------------------
+
+
+async def _round(rt: Runtime, p: Pass) -> Todo:
+    while isinstance(p.todo, RunTools):
+        for call in p.todo.start:
+            p.running[call.call_id] = asyncio.create_task(_run_call(rt, p, call), name=f"tool {call.call_id}")
+        p.todo = RunTools()
+        await p.wake.wait()
+        p.wake.clear()
+        if p.stop_asked:
+            await leave_tools(p)
+            return await rt.write("end", lambda ledger: stop(ledger, p))
+        if p.nudged:
+            p.nudged = False
+            _merge(p, await rt.write("advance", lambda ledger: _advance(ledger, rt, p)))
+    assert p.todo is not None
+    return p.todo
+
+
+def _advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo | None:
+    return rounds.advance(ledger, rt, p) if p.run.state == "executing_tools" else None
+
+
+def _merge(p: Pass, todo: Todo | None) -> None:
+    """Takes what a transition said: calls to start join those that wait to be started."""
+    if isinstance(todo, RunTools) and isinstance(p.todo, RunTools):
+        p.todo = RunTools((*p.todo.start, *todo.start))
+    elif todo is not None:
+        p.todo = todo
+
+
+def stop(ledger: Ledger, p: Pass) -> Over:
+    """Stops the run wherever it stands; a pass that ended meanwhile stays as it ended."""
+    record = p.records(ledger)[1]
+    if not record.pass_open or record.driver != "agent":
+        return Over("stopped")
+    if p.run.state == "executing_tools":
+        return rounds.stop_round(ledger, p)
+    return turns.stop_model_call(ledger, p)
+
+
+async def _run_call(rt: Runtime, p: Pass, call: CallRecord) -> None:
+    """One tool call: its effect, then the record of its result. Errors are results that the model reads."""
+    tool = p.tools.get(call.tool_name)
+    output: ToolOutput | None = None
+    try:
+        if tool is None:
+            output = ToolOutput.error(f"The tool {call.tool_name!r} is not available any more.")
+        else:
+            output = await run_tool(rt, p, call, tool)
+    except Aborted:
+        output = ToolOutput.error(rounds.STOPPED)
+    except asyncio.CancelledError:
+        if not p.stop_asked and asyncio.current_task().cancelling() == 0:  # type: ignore[union-attr]
+            output = ToolOutput.error("The tool cancelled itself.")
+        else:
+            raise
+    except Exception as error:
+        log.debug("The tool %r failed.", call.tool_name, exc_info=True)
+        output = ToolOutput.error(str(error) or type(error).__name__)
+    finally:
+        if output is None:
+            p.running.pop(call.call_id, None)
+    await _record(rt, p, call, output)
+
+
+async def _record(rt: Runtime, p: Pass, call: CallRecord, output: ToolOutput) -> None:
+    with contextlib.suppress(StorageError):
+        todo = await rt.write("tool", lambda ledger: rounds.returned(ledger, rt, p, call.call_id, output))
+        _merge(p, todo)
+        p.wake.set()

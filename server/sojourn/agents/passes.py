@@ -1,0 +1,217 @@
+"""A pass: what is in memory of an agent's unfinished run while somebody drives it, and what its next move is.
+
+`agents/turns.py`, `rounds.py` and `ending.py` hold the transitions that move it on; each answers a `Todo`, the one
+thing that the loop does next. Between two transitions the run in memory equals the run on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from sojourn.core.agent import AgentConfig, EndReason, ModelCall
+from sojourn.core.messages import Message, ToolResultMessage
+from sojourn.core.run import AgentRun, RunEntry
+from sojourn.models.base import Model
+from sojourn.store.base import ReadTx
+from sojourn.store.records import (
+    AgentRecord,
+    CallRecord,
+    EntryRecord,
+    ModelCallRecord,
+    RunRecord,
+)
+from sojourn.tools.base import Tool
+
+from .ledger import Ledger
+from .runtime import Conversation, Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """Send the conversation to the model; its answer will be message `message_id`."""
+
+    message_id: str
+    messages: list[Message]
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Start these (dispatched) calls; then wait for a result or a decision."""
+
+    start: tuple[CallRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing of ours is at work: only a decision moves the run on. It holds no slot and no task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The pass has ended."""
+
+    reason: EndReason
+
+
+Todo = AskModel | RunTools | Wait | Over
+
+
+@dataclass(slots=True)
+class Streamed:
+    """What was streamed of the message under way, by part."""
+
+    kind: str
+    text: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Pass:
+    """An agent's unfinished run in memory."""
+
+    agent_id: str
+    run_id: str
+    run: AgentRun
+    conversation: Conversation
+    config: AgentConfig
+    model_name: str
+    model: Model
+    tools: Mapping[str, Tool]
+    max_depth: int = 0
+    saved_messages: int = 0
+    saved_model_calls: int = 0
+    saved_entries: int = 0
+    bodies: list[bytes] = field(default_factory=list)
+    """The pass's own messages as JSON, for `agentEnd`."""
+    started_at: float = 0.0
+    todo: Todo | None = None
+    running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """Tool calls at work in this process."""
+    streamed: dict[int, Streamed] = field(default_factory=dict)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    nudged: bool = False
+    """A decision was made: the round must be looked at."""
+    stop_asked: bool = False
+    task: asyncio.Task[None] | None = None
+    children: int = 0
+
+    def records(self, ledger: Ledger) -> tuple[AgentRecord, RunRecord]:
+        """The rows of the agent and of the run within a transition."""
+        return ledger.agent(self.agent_id), ledger.run(self.run_id)
+
+    def save(self, ledger: Ledger) -> list[tuple[Message, bytes]]:
+        """Writes what the run has grown by: new messages (answered with their JSON), model calls, entries, machine."""
+        agent, record = self.records(ledger)
+        agent.next_message = self.run.label_messages(agent.next_message, ledger.now)
+        fresh: list[tuple[Message, bytes]] = []
+        for message in self.run.messages[self.saved_messages :]:
+            body = ledger.append_message(agent, message)
+            self.conversation.add(message, body)
+            self.bodies.append(body)
+            fresh.append((message, body))
+        self.saved_messages += len(fresh)
+        if fresh:
+            agent.needs_reply = fresh[-1][0].role != "assistant"
+        self._save_extras(ledger)
+        self._save_record(ledger, record)
+        return fresh
+
+    def _save_extras(self, ledger: Ledger) -> None:
+        for call in self.run.model_calls[self.saved_model_calls :]:
+            ledger.tx.insert(ModelCallRecord(self.run_id, call.index, call.json_bytes().decode()))
+            self.saved_model_calls += 1
+        for entry in self.run.entries[self.saved_entries :]:
+            insert_entry(ledger, self.run_id, self.saved_entries, entry)
+            self.saved_entries += 1
+
+    def sync_entries(self, ledger: Ledger) -> None:
+        """Takes in the entries that others wrote meanwhile (decisions, `run/appendEntry`)."""
+        for entry in read_entries(ledger.tx, self.run_id, after=self.saved_entries - 1):
+            self.run.entries.append(entry)
+            self.saved_entries += 1
+
+    def _save_record(self, ledger: Ledger, record: RunRecord) -> None:
+        record.machine = self.run.machine()
+        record.state, record.turn, record.max_turns = self.run.state, self.run.turn, self.run.turn_limit
+        record.usage = self.run.usage.json_bytes().decode()
+        record.revision += 1
+        ledger.save_run(record)
+
+
+def insert_entry(ledger: Ledger, run_id: str, position: int, entry: RunEntry) -> None:
+    """Writes one entry of a run."""
+    ledger.tx.insert(EntryRecord(run_id, position, entry.kind, entry.turn, orjson.dumps(entry.value).decode()))
+
+
+def read_entries(tx: ReadTx, run_id: str, *, after: int = -1) -> list[RunEntry]:
+    """The entries of a run behind position `after`."""
+    rows = tx.find(EntryRecord, run_id=run_id, order="position", after=after)
+    return [RunEntry(kind=row.kind, turn=row.turn, value=orjson.loads(row.value)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """What is stored of a run besides its messages."""
+
+    record: RunRecord
+    model_calls: list[ModelCall]
+    entries: list[RunEntry]
+
+
+def read_run(tx: ReadTx, record: RunRecord) -> RunParts:
+    """The parts of a run."""
+    rows = tx.find(ModelCallRecord, run_id=record.run_id, order="position")
+    calls = [ModelCall.model_validate_json(row.body) for row in rows]
+    return RunParts(record, calls, read_entries(tx, record.run_id))
+
+
+def restore(parts: RunParts, conversation: Conversation) -> AgentRun:
+    """The run as it was saved, with its history and messages out of the conversation."""
+    base = parts.record.base
+    return AgentRun.restore(
+        parts.record.machine,
+        history=conversation.messages[:base],
+        messages=conversation.messages[base:],
+        model_calls=parts.model_calls,
+        entries=parts.entries,
+    )
+
+
+def result_message(call: CallRecord, result: dict[str, Any]) -> ToolResultMessage:
+    """The tool result message of a call whose row holds `result` (`{content, isError, pending}`)."""
+    return ToolResultMessage.model_validate(
+        {
+            "call_id": call.call_id,
+            "tool_name": call.tool_name,
+            "content": result["content"],
+            "is_error": result.get("isError", False),
+            "pending": result.get("pending", False),
+        }
+    )
+
+
+def new_pass(rt: Runtime, agent: AgentRecord, record: RunRecord, run: AgentRun, conversation: Conversation) -> Pass:
+    """A pass over a run that is stored whole, with the agent's model and tools.
+
+    Raises `UnknownModel` or `UnknownTool` when the config names what is not there.
+    """
+    config = rt.config_of(AgentConfig.model_validate_json(agent.config))
+    name = rt.model_name(config)
+    return Pass(
+        agent_id=agent.agent_id,
+        run_id=record.run_id,
+        run=run,
+        conversation=conversation,
+        config=config,
+        model_name=name,
+        model=rt.model_of(name),
+        tools=rt.toolset.tools_for(agent.agent_id, config),
+        saved_messages=len(run.messages),
+        saved_model_calls=len(run.model_calls),
+        saved_entries=len(run.entries),
+    )

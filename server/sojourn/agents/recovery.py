@@ -1,0 +1,127 @@
+"""What happens at start, before any client is served: every pass that was open when the daemon died gets its end.
+
+Idempotent, and it never reads a conversation. A run with an open approval, its own or a descendant's, is not
+interrupted: it waits again, and one late decision carries it on.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sojourn.core import events as ev
+from sojourn.core.agent import AgentConfig, ErrorInfo
+from sojourn.store.base import ReadTx
+from sojourn.store.records import CallRecord, InboxRecord, RunRecord
+
+from . import ending, rounds
+from .ledger import Ledger
+from .runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+MAX_CRASHES = 3
+WAITS = ("awaiting_approval", "approved")
+
+
+async def recover(rt: Runtime) -> tuple[list[str], list[str]]:
+    """Ends or keeps every open pass that nobody drives; (agents to resume by config, agents to look at again)."""
+    runs = await rt.store.read(lambda tx: tx.find(RunRecord, pass_open=True))
+    open_runs = [run for run in runs if run.agent_id is not None and run.agent_id not in rt.live]
+    if not open_runs:
+        return [], []
+    kept = await rt.store.read(lambda tx: _waiting(tx, open_runs))
+    resume: list[str] = []
+    for run in sorted(open_runs, key=lambda run: -_depth(run, open_runs)):
+        if run.run_id in kept:
+            continue
+        if await rt.write("recover", lambda ledger, r=run: _interrupt(rt, ledger, r.run_id)):  # type: ignore[misc]
+            resume.append(run.agent_id or "")
+    await rt.write("recover", lambda ledger: _show_waiting(ledger, kept))
+    look = await rt.store.read(lambda tx: _decided(tx, kept))
+    return resume, look
+
+
+def _depth(run: RunRecord, runs: list[RunRecord]) -> int:
+    by_agent = {one.agent_id: one for one in runs}
+    depth, inner = 0, run
+    while inner.nested_agent_id in by_agent and depth <= len(runs):
+        inner = by_agent[inner.nested_agent_id]
+        depth += 1
+    return depth
+
+
+def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
+    """The runs that wait for a decision: their own, or a foreground child's under a call that may run again."""
+    kept = {run.run_id for run in runs if run.driver == "agent" and _asks(tx, run)}
+    by_agent = {run.agent_id: run for run in runs}
+    for run in [run for run in runs if run.run_id in kept]:
+        chain, inner = [run], run
+        while inner.nested_agent_id is not None:
+            parent = by_agent.get(inner.nested_agent_id)
+            call = tx.get(CallRecord, inner.nested_agent_id, inner.nested_call_id)
+            if parent is None or call is None or call.on_interrupt != "rerun" or parent.driver != "agent":
+                kept -= {one.run_id for one in chain}  # its question can reach nobody: it is stopped with its parent
+                break
+            chain.append(parent)
+            inner = parent
+        else:
+            kept |= {one.run_id for one in chain}
+    return kept
+
+
+def _asks(tx: ReadTx, run: RunRecord) -> bool:
+    return run.state == "executing_tools" and any(row.state in WAITS for row in tx.find(CallRecord, run_id=run.run_id))
+
+
+def _decided(tx: ReadTx, kept: set[str]) -> list[str]:
+    """Agents whose decision was acknowledged and not carried out yet, innermost first."""
+    found: list[str] = []
+    for run_id in sorted(kept):
+        run = tx.get(RunRecord, run_id)
+        if run is None or run.agent_id is None:
+            continue
+        states = {row.state for row in tx.find(CallRecord, run_id=run_id)}
+        if "approved" in states or not states & set(WAITS):
+            found.append(run.agent_id)
+    return found
+
+
+def _show_waiting(ledger: Ledger, kept: set[str]) -> None:
+    for run_id in sorted(kept):
+        record = ledger.run(run_id)
+        if record.agent_id is not None:
+            ledger.set_state(ledger.agent(record.agent_id), "waiting", "approval")
+
+
+def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
+    """Ends the pass of a run as interrupted; whether its agent wants it resumed by itself."""
+    record = ledger.run(run_id)
+    assert record.agent_id is not None
+    agent = ledger.agent(record.agent_id)
+    rounds.close_approvals(ledger, agent, record, decision="stopped", by="stop")
+    if record.streaming_message is not None:
+        reset = ev.MessageReset(message_id=record.streaming_message, reason="restart")
+        ledger.event(agent, reset, run=record)
+    record.crashes += 1
+    config = rt.config_of(AgentConfig.model_validate_json(agent.config))
+    again = config.on_restart == "resume"
+    if again and record.crashes >= MAX_CRASHES:
+        error = ErrorInfo(
+            kind="crashLoop",
+            message=f"The daemon ended {record.crashes} times in a row during this run; it is not resumed by itself.",
+        )
+        end = ending.agent_end(
+            "failed", ending.stored_messages(ledger, agent, record), ending.stored_usage(record), error
+        )
+        ending.close_record(ledger, agent, record, "failed", end, error=error)
+        return False
+    text = "The daemon stopped in the middle of this run. Resume it to go on."
+    ledger.warning(agent, "runInterrupted", text, run=record)
+    ending.close_record(ledger, agent, record, "interrupted", ending.interrupted_end(ledger, agent, record), error=None)
+    return again
+
+
+async def unread_agents(rt: Runtime) -> list[str]:
+    """Agents with something unread, which may start a pass by itself (D7, D10)."""
+    rows = await rt.store.read(lambda tx: tx.find(InboxRecord, state="unread"))
+    return list(dict.fromkeys(row.agent_id for row in rows))

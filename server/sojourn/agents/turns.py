@@ -1,0 +1,255 @@
+"""The transitions of a turn: a pass begins, a model call is about to be made, the model has answered.
+
+Each function runs inside one transition of the store and answers what the loop does next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sojourn.core import events as ev
+from sojourn.core.agent import Cause, Origin
+from sojourn.core.errors import Cancelled, MaxTurns, ModelError, RunFailed, SojournError
+from sojourn.core.messages import Part, TextPart, ToolCallPart
+from sojourn.core.run import (
+    CallModel,
+    CallTools,
+    Done,
+    InvalidToolCallAction,
+    ModelTurn,
+    NeedsResolution,
+)
+from sojourn.models.base import ModelAnswer
+from sojourn.store.records import AgentRecord, RunRecord
+
+from . import ending, mailbox, rounds
+from .ledger import Ledger
+from .passes import AskModel, Over, Pass, Todo
+from .runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a model call took, in milliseconds."""
+
+    total_ms: int
+    first_token_ms: int | None
+
+
+def start(
+    ledger: Ledger, p: Pass, cause: Cause, *, driver: str = "agent", origin: Origin | None = None
+) -> tuple[AgentRecord, RunRecord]:
+    """Opens a pass: `agentStart`."""
+    agent, record = p.records(ledger)
+    record.active, record.pass_open, record.driver, record.cause = True, True, driver, cause
+    record.pass_first_seq, record.pass_first_message = agent.last_seq + 1, agent.message_count
+    agent.active_run_id = record.run_id
+    p.bodies, p.started_at = [], time.monotonic()
+    ledger.event(agent, ev.AgentStart(cause=cause), run=record, origin=origin)
+    ledger.save_run(record)
+    return agent, record
+
+
+def turn(ledger: Ledger, p: Pass) -> Todo:
+    """Before a model call: the turn is counted and its message begun, or the budget or a limit ends the pass."""
+    agent, record = p.records(ledger)
+    limit = _limit_reached(p)
+    if limit is not None:
+        name, value, most = limit
+        text = f"The run reached its limit {name!r}: {value} of {most}. Resume it to go on."
+        data = {"limit": name, "value": value, "max": most}
+        ledger.warning(agent, "limitReached", text, run=record, data=data)
+        return ending.end(ledger, p, "paused")
+    try:
+        step = p.run.next_step()
+    except MaxTurns as error:
+        return ending.end(ledger, p, "maxTurns", error=ending.error_info(error))
+    assert isinstance(step, CallModel)
+    message_id = f"msg-{agent.next_message}"
+    agent.next_message += 1
+    record.streaming_message = message_id
+    p.save(ledger)
+    p.streamed.clear()
+    ledger.event(agent, ev.TurnStart(turn=step.turn), run=record)
+    ledger.event(agent, _budget(p), run=record)
+    ledger.event(agent, ev.MessageStart(message_id=message_id, role="assistant"), run=record)
+    ledger.set_state(agent, "running", "model")
+    return AskModel(message_id, [*step.history, step.prompt], step.turn)
+
+
+def _budget(p: Pass) -> ev.ContextBudget:
+    overhead = len(p.config.system_prompt or "") // 4 + 60 * len(p.tools)
+    return ev.ContextBudget(
+        used_tokens=p.conversation.tokens + overhead, window_tokens=p.model.spec.context_window, reserved_tokens=0
+    )
+
+
+def _limit_reached(p: Pass) -> tuple[str, float, float] | None:
+    limits = p.config.limits
+    if limits is None:
+        return None
+    usage = p.run.usage
+    if limits.tokens is not None and usage.input_tokens + usage.output_tokens >= limits.tokens:
+        return "tokens", usage.input_tokens + usage.output_tokens, limits.tokens
+    spent = time.monotonic() - p.started_at
+    if limits.wall_clock_s is not None and spent >= limits.wall_clock_s:
+        return "wallClockS", round(spent, 3), limits.wall_clock_s
+    return None
+
+
+def own_ids(message_id: str, content: Sequence[Part]) -> tuple[Part, ...]:
+    """The content with our call ids, `<message id>-call-<i>`; the provider's own stay in `provider_id`."""
+    parts: list[Part] = []
+    number = 0
+    for part in content:
+        if isinstance(part, ToolCallPart):
+            number += 1
+            original = part.provider_id or part.id or None
+            part = part.model_copy(update={"id": f"{message_id}-call-{number}", "provider_id": original})
+        parts.append(part)
+    return tuple(parts)
+
+
+def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: Timing) -> Todo:
+    """The model has answered: its message is kept, its calls are gated and dispatched, or the run ends."""
+    agent, record = p.records(ledger)
+    message_id = record.streaming_message
+    assert message_id is not None
+    record.streaming_message, record.crashes = None, 0
+    p.streamed.clear()
+    ledger.event(agent, _stats(p, answer, timing), run=record)
+    ending.add_usage(agent, answer.usage)
+    names = tuple(p.tools)
+    try:
+        step = _feed(
+            p,
+            ModelTurn(
+                content=own_ids(message_id, answer.content),
+                usage=answer.usage,
+                finish_reason=answer.finish_reason,
+                message_id=message_id,
+                at=ledger.now,
+                model=answer.model or p.model_name,
+                response_id=answer.response_id,
+                request_id=answer.request_id,
+                executable_tools=names,
+                allowed_tools=names,
+            ),
+        )
+    except (RunFailed, ModelError) as error:
+        ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
+        return _failed(ledger, p, agent, record, error)
+    kept = show(ledger, p, agent, record, message_id)
+    if not kept:
+        ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
+    if isinstance(step, CallTools):
+        return rounds.open_round(ledger, rt, p, step.calls)
+    ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+    if isinstance(step, Done):
+        return final(ledger, p)
+    return next_turn(ledger, p)
+
+
+def _feed(p: Pass, model_turn: ModelTurn) -> CallTools | Done | None:
+    """Gives the machine the model's turn; None when it has to be asked again. The daemon answers a slip by `retry`."""
+    outcome = p.run.model_response(model_turn)
+    while isinstance(outcome, NeedsResolution):
+        context = outcome.context
+        known = ", ".join(context.available_tools) or "none"
+        feedback = (
+            f"There is no valid call here: {context.reason} ({context.tool_name!r}). Tools you can call: {known}."
+        )
+        outcome = p.run.resolve_invalid_tool_call(InvalidToolCallAction.retry(feedback))
+    if p.run.state == "preparing":
+        return None
+    step = p.run.next_step()
+    if not isinstance(step, CallTools | Done):
+        return None
+    return step
+
+
+def show(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, started: str | None) -> bool:
+    """Saves the run and shows its new messages; whether the message `started` (begun before) was among them."""
+    kept = False
+    for message, body in p.save(ledger):
+        was_started = message.message_id == started
+        kept = kept or was_started
+        ledger.show_message(agent, message, body, run=record, started=was_started)
+    return kept
+
+
+def final(ledger: Ledger, p: Pass) -> Todo:
+    """The final answer: what reached the inbox meanwhile is answered in this run when a turn is left, else it ends.
+
+    The inbox is read in the transition that would end the run, so no message falls between "empty" and "over".
+    """
+    agent = p.records(ledger)[0]
+    if agent.inbox and p.run.can_continue and mailbox.read(ledger, p):
+        return turn(ledger, p)
+    return ending.end(ledger, p, "done")
+
+
+def next_turn(ledger: Ledger, p: Pass) -> Todo:
+    """Before every model call after the first: the inbox is read, then the turn begins."""
+    if p.records(ledger)[0].inbox:
+        mailbox.read(ledger, p)
+    return turn(ledger, p)
+
+
+def _failed(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, error: Exception) -> Over:
+    ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+    return ending.end(ledger, p, "failed", error=ending.error_info(error))
+
+
+def model_failed(ledger: Ledger, p: Pass, error: Exception) -> Over:
+    """The model could not answer: nothing of its answer is kept, the run ends as failed with the provider's words."""
+    agent, record = p.records(ledger)
+    if record.streaming_message is not None:
+        reset = ev.MessageReset(message_id=record.streaming_message, reason="cut")
+        ledger.event(agent, reset, run=record)
+        record.streaming_message = None
+    p.run.abandon(error if isinstance(error, SojournError) else ModelError(str(error)))
+    return _failed(ledger, p, agent, record, error)
+
+
+def stop_model_call(ledger: Ledger, p: Pass) -> Over:
+    """Stopped while the model was writing: whole text that was streamed is kept as a message, half calls are not."""
+    agent, record = p.records(ledger)
+    message_id = record.streaming_message
+    record.streaming_message = None
+    text = "".join(piece.text for _, piece in sorted(p.streamed.items()) if piece.kind == "text")
+    p.streamed.clear()
+    if p.run.state == "awaiting_model" and message_id is not None:
+        if text:
+            p.run.model_response(
+                ModelTurn(
+                    content=(TextPart(text=text),),
+                    finish_reason="stopped",
+                    message_id=message_id,
+                    at=ledger.now,
+                    model=p.model_name,
+                )
+            )
+            p.run.next_step()
+            show(ledger, p, agent, record, message_id)
+        else:
+            ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
+            p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))
+        ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+    return ending.end(ledger, p, "stopped")
+
+
+def _stats(p: Pass, answer: ModelAnswer, timing: Timing) -> ev.GenerationStats:
+    usage = answer.usage
+    return ev.GenerationStats(
+        model=answer.model or p.model_name,
+        input_tokens=usage.input_tokens if usage else None,
+        output_tokens=usage.output_tokens if usage else None,
+        cached_input_tokens=usage.cached_input_tokens if usage else None,
+        reasoning_tokens=usage.reasoning_tokens if usage else None,
+        duration_ms=timing.total_ms,
+        time_to_first_token_ms=timing.first_token_ms,
+        finish_reason=answer.finish_reason,
+    )
