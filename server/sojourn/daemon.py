@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from ._logs import Log
 if TYPE_CHECKING:
     from sojourn.agents.hub import Hub
     from sojourn.config import Config
+    from sojourn.models.base import Model
     from sojourn.rpc.host import Host
     from sojourn.rpc.stdio import Stdio
     from sojourn.tools.table import Toolbox
@@ -145,19 +146,16 @@ class _Daemon:
 
         store = await SqliteStore.open(self._state_dir, durability=self._config.daemon.durability)
         try:
-            toolbox = _toolbox(self._config)
-            try:
-                async with Hub(
-                    store,
-                    models=self._config.model_specs(),
-                    tools=toolbox,
-                    limits=_hub_limits(self._config),
-                    presets=self._config.presets(),
-                    default_model=self._config.daemon.default_model,
-                ) as hub:
-                    yield hub
-            finally:
-                await toolbox.aclose()
+            async with Hub(
+                store,
+                models=_models(self._config),
+                default_model=self._config.daemon.default_model,
+                toolbox=_toolbox(self._config),
+                limits=_hub_limits(self._config),
+                presets=self._config.presets(),
+            ) as hub:
+                hub.on_shutdown = lambda mode: self.end(f"a client asked for it ({mode})")
+                yield hub
         finally:
             await store.aclose()
 
@@ -174,6 +172,7 @@ class _Daemon:
                 max_inflight=limits.max_inflight,
             ),
         )
+        hub.on_state = lambda state, reason: _tell_clients(host, state, reason)
         yield host
 
     async def _serve_stdio(self, host: Host, ends: Stdio) -> int:
@@ -185,7 +184,7 @@ class _Daemon:
         _settle_gc()
         await asyncio.wait([serving, over], return_when=asyncio.FIRST_COMPLETED)
         code = serving.result() if serving.done() else 0
-        self.end("the client has left" if serving.done() else "told to")
+        self.end("the client has left")
         await _cancel(serving, over)
         return code
 
@@ -211,12 +210,10 @@ class _Daemon:
 
     async def _until_over(self, host: Host) -> None:
         """Returns when a signal came, a client asked for the end, or nobody needed the daemon for long."""
-        waits = [asyncio.create_task(self._over.wait()), asyncio.create_task(host.hub.ended.wait())]
-        if self._config.daemon.idle_exit_s:
-            waits.append(asyncio.create_task(self._until_idle(host)))
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        self.end("a client asked for it" if waits[1].done() else "nobody needs it")
-        await _cancel(*waits)
+        idle = asyncio.create_task(self._until_idle(host)) if self._config.daemon.idle_exit_s else None
+        await self._over.wait()
+        if idle is not None:
+            await _cancel(idle)
 
     async def _until_idle(self, host: Host) -> None:
         limit = self._config.daemon.idle_exit_s
@@ -226,6 +223,7 @@ class _Daemon:
             status = await host.hub.status()
             if host.connections or status["activeRuns"]:
                 since = time.monotonic()
+        self.end(f"nobody needed it for {limit:g} s")
 
     def _listen_for_signals(self, host: Host) -> None:
         loop = asyncio.get_running_loop()
@@ -274,6 +272,14 @@ def _claim() -> Stdio:
         raise CannotStart(str(error)) from None
 
 
+def _models(config: Config) -> dict[str, Callable[[], Model]]:
+    from functools import partial
+
+    from sojourn.models.table import make_model
+
+    return {name: partial(make_model, spec) for name, spec in config.model_specs().items()}
+
+
 def _toolbox(config: Config) -> Toolbox:
     from sojourn.tools.table import Toolbox
 
@@ -286,6 +292,15 @@ def _hub_limits(config: Config) -> Any:
     from sojourn.agents.runtime import HubLimits
 
     return HubLimits(**{field.name: getattr(config.limits, field.name) for field in fields(HubLimits)})
+
+
+def _tell_clients(host: Host, state: str, reason: str | None) -> None:
+    from sojourn.rpc.answers import encode_notification
+
+    said = encode_notification("server/state", {"state": state, **({} if reason is None else {"reason": reason})})
+    for connection in host.connections:
+        if connection.session.ready:
+            connection.session.notify(said)
 
 
 def _settle_gc() -> None:

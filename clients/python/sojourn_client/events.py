@@ -152,9 +152,9 @@ class EventStream:
         self._wake.set()
 
     def restart(self) -> None:
-        """What comes next cannot be relied on (connection lost, `agent/resync`, queue full): attach again."""
+        """What comes next cannot be relied on (connection lost, `agent/resync`, queue full): attach again, once what is
+        queued has been given out."""
         self._accepting = False
-        self._queue.clear()
         self._queue.append(None)
         self._wake.set()
 
