@@ -71,6 +71,7 @@ async def loopback(*answers: Answer) -> AsyncIterator[Loopback]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.connections += 1
         server.open += 1
+        server.closed.clear()
         try:
             server.requests.append(await _receive(reader))
             await answers[min(len(server.requests), len(answers)) - 1](Peer(reader, writer))

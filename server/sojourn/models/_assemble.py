@@ -8,8 +8,9 @@ other half arrives, so no delta ever carries text that cannot be encoded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal, NoReturn
 
 import orjson
@@ -159,8 +160,10 @@ class AnswerBuilder:
 
     def content(self) -> tuple[Part, ...]:
         """The parts as they are stored."""
-        taken: set[str] = set()
-        return tuple(self._part(slot, number, taken) for number, slot in enumerate(self.slots))
+        ids = _call_ids([clean(call.id) for call in self.calls])
+        return tuple(
+            self._call(slot, next(ids)) if isinstance(slot, CallSlot) else self._part(slot) for slot in self.slots
+        )
 
     def retold(self) -> list[ModelDelta]:
         """All text so far as deltas anew, after a reset."""
@@ -174,11 +177,9 @@ class AnswerBuilder:
         """How many bytes of text the answer is, reasoning and arguments included."""
         return sum(len(slot.stream.text.encode()) for slot in self.slots if not isinstance(slot, OtherPart))
 
-    def _part(self, slot: Slot, number: int, taken: set[str]) -> Part:
+    def _part(self, slot: TextSlot | OtherPart) -> Part:
         if isinstance(slot, OtherPart):
             return slot
-        if isinstance(slot, CallSlot):
-            return self._call(slot, number, taken)
         if slot.kind == "refusal":
             return RefusalPart(text=slot.stream.text)
         opaque = clean(slot.opaque)
@@ -186,18 +187,27 @@ class AnswerBuilder:
         part = ReasoningPart if slot.kind == "reasoning" else TextPart
         return part(text=slot.stream.text, provider=provider, opaque=opaque)
 
-    def _call(self, slot: CallSlot, number: int, taken: set[str]) -> ToolCallPart:
-        given = clean(slot.id)
-        unique = bool(given) and given not in taken
-        taken.add(given)
+    def _call(self, slot: CallSlot, ids: tuple[str, str | None]) -> ToolCallPart:
         return ToolCallPart(
-            id=given if unique else f"call-{number}",
+            id=ids[0],
             name=self.names.get(slot.name) or clean(slot.name),
             arguments=_arguments(slot),
             provider=self.provider,
-            provider_id=given if unique else None,
+            provider_id=ids[1],
             opaque=clean(slot.opaque) or None,
         )
+
+
+def _call_ids(given: list[str]) -> Iterator[tuple[str, str | None]]:
+    """For each call its id and its provider's. An id that is missing or was there before is made anew."""
+    taken: set[str] = set()
+    made = (id for n in count(1) if (id := f"call-{n}") not in given)
+    for id in given:
+        if id and id not in taken:
+            taken.add(id)
+            yield id, id
+        else:
+            yield next(made), None
 
 
 def cut_calls(builder: AnswerBuilder, finish: FinishReason) -> list[ModelEvent]:

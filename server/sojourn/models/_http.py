@@ -97,8 +97,9 @@ class Wire:
         """The server as errors name it."""
         return Peer(self.provider, self.spec.name, self._secrets)
 
-    def take_notices(self) -> list[ModelNotice]:
-        """What there is to tell about the connection; each is answered once."""
+    def open(self) -> list[ModelNotice]:
+        """Makes the client if there is none; answers what there is to tell about it, once."""
+        self._open_client()
         notices, self._notices = self._notices, []
         return notices
 

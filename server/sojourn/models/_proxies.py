@@ -33,7 +33,7 @@ def route_to(url: str) -> Route:
         return Route()
     if "://" not in proxy:
         proxy = f"http://{proxy}"
-    scheme = urlsplit(proxy).scheme.lower()
+    scheme = proxy.partition("://")[0].lower()
     return Route(proxy=proxy) if scheme in ("http", "https") else Route(ignored=scheme)
 
 

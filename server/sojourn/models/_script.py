@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -67,6 +68,15 @@ class Call(_Checked):
 
     name: str
     arguments: dict[str, Any] | str = Field(default_factory=dict)
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_json(cls, value: dict[str, Any] | str) -> dict[str, Any] | str:
+        try:
+            parsed: dict[str, Any] | str = orjson.loads(orjson.dumps(value))
+        except TypeError as error:
+            raise ValueError(f"must be JSON: {error}") from None
+        return parsed
 
 
 class Failure(_Checked):
@@ -156,6 +166,8 @@ def read_rules(text: str, name: str) -> tuple[Rule, ...]:
         document = clean(yaml.safe_load(text))
     except yaml.YAMLError as error:
         raise _bad(name, f"it is no YAML: {' '.join(str(error).split())}") from None
+    except InvalidParams as error:
+        raise _bad(name, error.message.rstrip(".")) from None
     if not isinstance(document, dict):
         raise _bad(name, "it must be a mapping with the one key 'rules'")
     try:

@@ -52,10 +52,10 @@ class OpenAIChat:
 
     async def _attempt(self, body: bytes, names: dict[str, str], deadline: float) -> AsyncGenerator[ModelEvent, None]:
         wire = self._wire
+        for notice in wire.open():
+            yield notice
         async with wire.post("/chat/completions", body, deadline=deadline) as reply:
             reader = ChatReader(AnswerBuilder(self._provider, names), wire.peer)
-            for notice in wire.take_notices():
-                yield notice
             async with aclosing(read_answer(reply, reader, wire)) as deltas:
                 async for delta in deltas:
                     yield delta

@@ -1,0 +1,81 @@
+"""About how many tokens a request takes, and how quickly that is said."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from models.loopback import asked, spec_for
+
+from sojourn.core.messages import (
+    AssistantMessage,
+    ImagePart,
+    OtherPart,
+    ReasoningPart,
+    RefusalPart,
+    ResourcePart,
+    SummaryMessage,
+    TextPart,
+    ToolCallPart,
+    ToolResultMessage,
+    ToolSpec,
+    user,
+)
+from sojourn.models.table import make_model
+
+MODELS = [
+    make_model(spec_for(backend="scripted", script="builtin:demo")),
+    make_model(spec_for(backend="openai-chat")),
+]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_everything_that_is_sent_counts(model: object) -> None:
+    def estimate(*messages: object, **fields: object) -> int:
+        return model.estimate_tokens(asked(*messages, **fields))
+
+    base = estimate(user(""))
+    assert base > 0
+    assert estimate(user("a" * 400)) == base + 100
+    assert estimate(user("日" * 400)) == base + 300
+    assert estimate(user(""), system="a" * 400) == base + 100
+    assert estimate(user(""), tools=(ToolSpec(name="t", description="a" * 400),)) > base + 100
+    parts = [
+        ToolCallPart(id="a", name="t", arguments={"text": "a" * 400}),
+        ToolCallPart(id="a", name="t", arguments="a" * 400),
+        ReasoningPart(text="a" * 400),
+        RefusalPart(text="a" * 400),
+        OtherPart(provider="x", data={"text": "a" * 400}),
+    ]
+    for part in parts:
+        assert estimate(AssistantMessage(content=(part,))) >= base + 100, part
+    assert estimate(user((ImagePart(mime_type="image/png", data="a" * 4_000_000),))) == base + 1000
+    assert estimate(user((ResourcePart(uri="file:a", text="a" * 400),))) > base + 100
+    assert estimate(user((ResourcePart(uri="a" * 400),))) == base + 100
+
+
+def test_what_a_summary_stands_for_does_not_count() -> None:
+    summary = SummaryMessage(content=(TextPart(text="short"),))
+    long = [user("a" * 10_000)] * 10
+    model = MODELS[0]
+    assert model.estimate_tokens(asked(*long, summary, user("x"))) == model.estimate_tokens(asked(summary, user("x")))
+
+
+def test_a_conversation_of_five_thousand_messages_takes_milliseconds() -> None:
+    turn = [
+        user("hello there"),
+        AssistantMessage(
+            content=(TextPart(text="a" * 100), ToolCallPart(id="a", name="t", arguments={"path": "a.txt"}))
+        ),
+        ToolResultMessage(call_id="a", tool_name="t", content=(TextPart(text="b" * 200),)),
+        AssistantMessage(content=(TextPart(text="done"),)),
+    ]
+    request = asked(*(turn * 1250))
+    best = min(_timed(request) for _ in range(10))
+    assert best < 0.015  # 2 to 4 ms where it was measured
+
+
+def _timed(request: object) -> float:
+    start = time.perf_counter()
+    MODELS[0].estimate_tokens(request)
+    return time.perf_counter() - start
