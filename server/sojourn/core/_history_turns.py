@@ -95,14 +95,14 @@ class Turns:
         if results and not self.dialect.text_beside_calls and any(map(is_sayable, parts)):
             self._speak(tuple(part for part in parts if part.type != "toolCall"), [])
             parts = tuple(part for part in parts if part.type == "toolCall")
-        if self.dialect.alternates and self._wants_user():
+        if not self.turns or (self.dialect.alternates and self._wants_user()):
             self._say("user", [CONTINUE])
         self.turns.append(Spoken(parts, results))
 
     def _wants_user(self) -> bool:
-        """Whether nothing has been said that the model could answer."""
-        last = self.turns[-1] if self.turns else None
-        return last is None or (isinstance(last, Spoken) and not last.results)
+        """Whether the model has said its last word."""
+        last = self.turns[-1]
+        return isinstance(last, Spoken) and not last.results
 
     def _results(self, found: Round) -> list[Result]:
         return [

@@ -19,10 +19,11 @@ from .values import encode
 Wire = list[dict[str, Any]]
 
 _OURS = {
+    "chat": {"role", "content", "tool_calls", "tool_call_id", "function_call"},
     "anthropic": {"text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"},
     "responses": {"message", "reasoning", "function_call", "function_call_output"},
 }
-"""The kinds of block that other parts stand for; an `OtherPart` that claims to be one is left out."""
+"""The kinds of block (chat: fields of a message) that other parts stand for; an `OtherPart` may not be one."""
 
 
 def chat(turns: Iterable[Said | Spoken], dialect: Dialect) -> Wire:
@@ -112,7 +113,7 @@ def _with(ours: dict[str, Any], opaque: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(call: ToolCallPart) -> dict[str, Any]:
-    return {"malformed_arguments": call.arguments} if isinstance(call.arguments, str) else call.arguments
+    return {"malformed_arguments": call.arguments} if isinstance(call.arguments, str) else dict(call.arguments)
 
 
 def _chat_content(blocks: list[Block]) -> str | Wire:
@@ -141,7 +142,8 @@ def _chat_assistant(turn: Spoken, dialect: Dialect) -> dict[str, Any]:
             message[dialect.reasoning_field] = reasoning
     for part in turn.parts:
         if part.type == "other":
-            _with(message, opaque_of(part, dialect.provider))
+            fields = opaque_of(part, dialect.provider)
+            _with(message, {key: value for key, value in fields.items() if key not in _OURS["chat"]})
     return message
 
 
