@@ -12,11 +12,10 @@ import secrets
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import PydanticSerializationError
 from pygls import exceptions as rpc
 
-from sojourn.core.errors import InvalidParams, LimitReached, SojournError
+from sojourn.core.errors import LimitReached, SojournError
 from sojourn.core.values import Json, Value, clean
 
 log = logging.getLogger(__name__)
@@ -71,24 +70,6 @@ def unwrap(error: BaseException) -> BaseException:
     return error
 
 
-def invalid_params(method: str, params: Json, error: ValidationError) -> InvalidParams:
-    """What `error` says about `params`, naming the field as it is written on the wire (`content[0].text`).
-
-    A union reports each of its branches; the error deepest inside of the input is the one that was meant.
-    """
-    found = [(_field(params, detail), detail) for detail in error.errors(include_url=False, include_input=False)]
-    path, detail = max(found, key=lambda pair: len(pair[0]))  # the first of the deepest
-    field = _written(path)
-    match detail["type"]:
-        case "missing":
-            reason = f"{method} needs {field!r}, which is missing."
-        case "extra_forbidden":
-            reason = f"{method} takes no field {field!r}."
-        case _:
-            reason = f"{method} cannot take {field or 'its params'!r}: {_reason(detail)}."
-    return InvalidParams(reason, field=field)
-
-
 def encode_request(id: int, method: str, params: Json) -> bytes:
     """A request of the daemon to its client."""
     return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (id, orjson.dumps(method), _json(params))
@@ -99,34 +80,6 @@ def encode_notification(method: str, params: Json) -> bytes:
     if params is None:
         return b'{"jsonrpc":"2.0","method":%b}' % orjson.dumps(method)
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (orjson.dumps(method), _json(params))
-
-
-def _reason(detail: ErrorDetails) -> str:
-    # The message of a validator of ours repeats pydantic's prefix for ValueError.
-    text = detail["msg"].removeprefix("Value error, ").rstrip(".")
-    return text[:1].lower() + text[1:]
-
-
-def _field(params: Json, detail: ErrorDetails) -> list[str | int]:
-    """The part of pydantic's location that exists in the input; labels of union branches are not in it."""
-    path: list[str | int] = []
-    here = params
-    for i, step in enumerate(detail["loc"]):
-        if _has(here, step):
-            here = here[step]
-        elif not (i == len(detail["loc"]) - 1 and detail["type"] == "missing"):
-            continue
-        path.append(step)
-    return path
-
-
-def _has(box: Json, step: str | int) -> bool:
-    return step in box if isinstance(box, dict) else isinstance(box, list) and step in range(len(box))
-
-
-def _written(path: list[str | int]) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return text.removeprefix(".")[:200]
 
 
 def _describe(error: BaseException) -> tuple[int, str, dict[str, Any]]:
@@ -153,11 +106,9 @@ def _id(id: Id) -> bytes:
 def _json(value: Any) -> bytes:
     if value is None:
         return b"null"
-    if isinstance(value, Value):
-        value = value.wire()
     try:
-        return orjson.dumps(value, default=_plain)
-    except TypeError:
+        return value.json_bytes() if isinstance(value, Value) else orjson.dumps(value, default=_plain)
+    except (TypeError, PydanticSerializationError):
         # A lone surrogate, or an integer beyond 64 bits, from somewhere that did not clean it.
         return _json_of_odd_data(value)
 

@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._eof = False
         self._hurried = False
-        self._hello: asyncio.Task[None] | None = None
+        self._greeted = False
 
     # ── what the transport calls ──────────────────────────────────────────────────────────────────────────────────
 
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
 
     def introduce(self) -> None:
         """`initialize` has been accepted: the hub hears of the client, after the answer is queued."""
-        self._hello = asyncio.get_running_loop().create_task(self.host.hub.client_ready(self.session))
+        asyncio.get_running_loop().call_soon(self._greet)
 
     def exit(self) -> None:
         """The client said `exit`."""
@@ -168,18 +168,10 @@ class Connection(asyncio.Protocol):
         if self._hung_up():
             self.outbox.close(send=False)
         self.protocol.abandon()
-        if self._hello:
-            await asyncio.wait([self._hello], timeout=EXIT_GRACE_S)
-            self._hello.cancel()
-            await asyncio.wait([self._hello])
-            self._log_failure(self._hello)
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
-        if self.session.ready:
-            try:
-                await self.host.hub.client_gone(self.session)
-            except Exception:
-                log.exception("The hub could not let client %s go.", self.session.name)
+        if self._greeted:
+            self.host.hub.client_gone(self.session)
         self.outbox.close(send=not self._lost.is_set())
         self._reader.close()
         self._writer.close()
@@ -202,9 +194,10 @@ class Connection(asyncio.Protocol):
     def _tasks(self) -> set[asyncio.Task[None]]:
         return {request.task for request in self.protocol.requests if request.task and not request.task.done()}
 
-    def _log_failure(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()):
-            log.error("The hub could not take in client %s.", self.session.name, exc_info=error)
+    def _greet(self) -> None:
+        if not self._lost.is_set():
+            self._greeted = True
+            self.host.hub.client_ready(self.session)
 
     # ── small print ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -63,18 +63,18 @@ def structure(data: Json) -> Any:
     if params is not None and type(params) is not dict and type(params) is not list:
         raise Unreadable("The 'params' must be an object.", _readable_id(data))
     if "id" not in data:
-        return JsonRPCNotification(method=method, jsonrpc="2.0", params=params)
+        return JsonRPCNotification(method, "2.0", params)
     id = data["id"]
-    if not is_id(id):
+    if type(id) is not str and not is_id(id):
         raise Unreadable("An 'id' must be a number or a string.")
-    return JsonRPCRequestMessage(id=id, method=method, jsonrpc="2.0", params=params)
+    return JsonRPCRequestMessage(id, method, "2.0", params)
 
 
 def is_id(value: object) -> bool:
     """Whether `value` can be a request's id: a string or a finite number (of at most a hundred digits)."""
-    if isinstance(value, int):
-        return type(value) is int and -_MAX_ID < value < _MAX_ID
-    return isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
+    if type(value) is int:
+        return -_MAX_ID < value < _MAX_ID
+    return type(value) is str or (type(value) is float and math.isfinite(value))
 
 
 def _answer(data: dict[str, Any]) -> Any:

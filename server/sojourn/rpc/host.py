@@ -24,6 +24,8 @@ from sojourn.methods.lifecycle import (
     SojournServer,
 )
 
+from .framing import Kind, frame
+
 if TYPE_CHECKING:
     from sojourn.agents.hub import Hub
 
@@ -53,6 +55,7 @@ class Host:
         self.instance_id = uuid.uuid4().hex
         self.connections: set[Connection] = set()
         self.turns = Turns()
+        self._framed: tuple[bytes, Kind | None, bytes] = (b"", None, frame(b"", None))
         self._announced = {**{to_camel(k): v for k, v in asdict(self.limits).items()}, **(announce or {})}
         self._started = time.monotonic()
 
@@ -69,6 +72,14 @@ class Host:
             capabilities=ServerCapabilities(experimental=ServerExperimental(sojourn=about)),
             server_info=ServerInfo(name="sojourn", version=__version__),
         )
+
+    def frame(self, body: bytes, kind: Kind | None) -> bytes:
+        """`body` in a framing. An event for many clients is framed once: the last frame is kept."""
+        known, its_kind, framed = self._framed
+        if known is not body or its_kind != kind:
+            framed = frame(body, kind)
+            self._framed = (body, kind, framed)
+        return framed
 
     def status(self) -> dict[str, Any]:
         """The part of `server/status` that the hub does not know."""
@@ -89,13 +100,14 @@ class Turns:
 
     def __init__(self) -> None:
         self.now = 0
-        self._armed = False
+        self.armed = False
+        """Whether the end of this turn is seen to."""
         self._holding: list[Outbox] = []
 
     def arm(self) -> None:
         """Makes sure that this turn ends: `now` grows before anything that comes later runs."""
-        if not self._armed:
-            self._armed = True
+        if not self.armed:
+            self.armed = True
             asyncio.get_running_loop().call_soon(self._end)
 
     def hold(self, outbox: Outbox) -> None:
@@ -104,7 +116,7 @@ class Turns:
         self.arm()
 
     def _end(self) -> None:
-        self._armed = False
+        self.armed = False
         self.now += 1
         holding, self._holding = self._holding, []
         for outbox in holding:

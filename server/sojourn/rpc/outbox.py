@@ -45,9 +45,12 @@ class Outbox:
         self, sink: Sink, turns: Turns, hard: int, *, hold_reading: Callable[[bool], None], cut: Callable[[str], None]
     ) -> None:
         self.closed = False
+        self.full_of_answers = False
+        """Whether unread answers pass the hard limit, so that the next one should wait."""
         self._sink = sink
         self._turns = turns
         self._hard = hard
+        self._half = hard // 2
         self._hold_reading = hold_reading
         self._cut = cut
         self._turn = -1
@@ -64,8 +67,12 @@ class Outbox:
 
     def event(self, frame: bytes) -> bool:
         """Queues an event's frame; False, and nothing queued, when closed or above the hard limit."""
-        if self.closed or (self._waiting_bytes + len(frame) > self._hard and self._events() + len(frame) > self._hard):
+        if self.closed:
             return False
+        if self._waiting:
+            size = len(frame)
+            if self._waiting_bytes + size > self._hard and self._events() + size > self._hard:
+                return False
         self._put(frame)
         return True
 
@@ -79,16 +86,12 @@ class Outbox:
         if self.closed:
             return
         self._put(frame)
-        if self._unsent():
-            self._answers.append((self._accepted, len(frame)))
-            self._answer_bytes += len(frame)
-            if self._answer_bytes > self._hard // 2:
+        if self._waiting or self._sink.get_write_buffer_size():
+            size = len(frame)
+            self._answers.append((self._accepted, size))
+            self._answer_bytes += size
+            if self._answer_bytes > self._half:
                 self._account()
-
-    @property
-    def full_of_answers(self) -> bool:
-        """Whether unread answers pass the hard limit, so that the next one should wait."""
-        return self._answer_bytes > self._hard
 
     async def until_answers_fit(self) -> None:
         """Returns when unread answers are below the hard limit again, or the connection is closed."""
@@ -135,16 +138,19 @@ class Outbox:
             self._watch.cancel()
 
     def _put(self, frame: bytes) -> None:
-        self._accepted += len(frame)
-        if not self._waiting and not self._paused and self._turn != self._turns.now:
-            self._turn = self._turns.now
-            self._turns.arm()
-            self._sink.write(frame)
-            return
+        size = len(frame)
+        self._accepted += size
         if not self._waiting and not self._paused:
-            self._turns.hold(self)
+            turns = self._turns
+            if self._turn != turns.now:
+                self._turn = turns.now
+                if not turns.armed:
+                    turns.arm()
+                self._sink.write(frame)
+                return
+            turns.hold(self)
         self._waiting.append(frame)
-        self._waiting_bytes += len(frame)
+        self._waiting_bytes += size
 
     def _take(self, at_most: int) -> bytes:
         taken = [self._waiting.popleft()]
@@ -176,11 +182,12 @@ class Outbox:
 
     def _account(self) -> None:
         self._settle()
-        held = self._answer_bytes > self._hard // 2
+        held = self._answer_bytes > self._half
+        self.full_of_answers = self._answer_bytes > self._hard
         if held is not self._reading_held:
             self._reading_held = held
             self._hold_reading(held)
-        if self._answer_bytes <= self._hard:
+        if not self.full_of_answers:
             self._progress.set()
         elif self._watch is None:
             sent = self._accepted - self._unsent()

@@ -29,16 +29,15 @@ from pygls.protocol.json_rpc import (
 )
 from pygls.server import JsonRPCServer
 
-from sojourn.core.errors import ClientRefused, InvalidParams, Overloaded, SojournError, Unauthorized
+from sojourn.core.errors import ClientRefused, InvalidParams, Overloaded, Unauthorized
 from sojourn.core.values import Json, clean
+from sojourn.methods._parse import invalid_params
 from sojourn.methods._table import METHODS, Method, Params
 
 from .answers import (
-    Id,
     encode_notification,
     encode_request,
     error_body,
-    invalid_params,
     result_body,
     unwrap,
 )
@@ -75,6 +74,8 @@ class SojournProtocol(JsonRPCProtocol):
         self._next_id = FIRST_OWN_ID
         self._own: dict[int, asyncio.Future[Any]] = {}
         self._scope: type[anyio.CancelScope] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._largest = self._limits.max_client_queue_bytes
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -89,14 +90,12 @@ class SojournProtocol(JsonRPCProtocol):
             log.info("Client %s sent what is not JSON: %s", self.session.name, type(error).__name__)
             self._send_data(error_body(None, rpc.JsonRpcParseError("The message is not JSON in UTF-8.")))
             return
-        if isinstance(data, list):
+        if type(data) is list:
             self._receive_batch(data)
-        else:
-            self._receive_one(data)
+            return
+        self._receive_one(data)
 
-    def structure_message(self, data: Json) -> Any:
-        """The pygls message for parsed JSON. Raises `Unreadable`."""
-        return structure(data)
+    structure_message = staticmethod(structure)
 
     def handle_message(self, message: Any) -> None:
         """Hands a structured message to its handler."""
@@ -145,15 +144,17 @@ class SojournProtocol(JsonRPCProtocol):
         try:
             method = self._admit(method_name)
             model = _validated(method, params)
-        except (SojournError, rpc.JsonRpcException) as error:
+            if method.inline:
+                self._answer(batch, result_body(msg_id, run_inline(method, self.session, model), limit=self._largest))
+                return
+        except Exception as error:  # noqa: BLE001 (the wire boundary: every failure becomes an answer)
             self._answer(batch, error_body(msg_id, error))
-            return
-        if method.inline:
-            self._run_inline(msg_id, method, model, batch)
+            if isinstance(error, Unauthorized):
+                self._end("it did not show the token")
             return
         request = Request(msg_id, batch)
         self.requests.add(request)
-        request.task = asyncio.get_running_loop().create_task(self._serve(request, method, model))
+        request.task = self._loop.create_task(self._serve(request, method, model), name="request")
 
     def _handle_notification(self, method_name: str, params: Any) -> None:
         if method_name == CANCEL_REQUEST:
@@ -166,15 +167,15 @@ class SojournProtocol(JsonRPCProtocol):
         try:
             method = self._admit(method_name)
             model = _validated(method, params)
-        except (SojournError, rpc.JsonRpcException) as error:
+            if method.inline:
+                run_inline(method, self.session, model)
+                return
+        except Exception as error:  # noqa: BLE001 (the wire boundary: there is nobody to answer)
             log.info("Dropped the notification %r of client %s: %s", method_name, self.session.name, error)
             return
-        if method.inline:
-            run_inline(method, self.session, model)
-            return
-        request = Request(None, Batch())  # a batch that is never sent: nobody is answered
+        request = Request(None, None)
         self.requests.add(request)
-        request.task = asyncio.get_running_loop().create_task(self._serve(request, method, model))
+        request.task = self._loop.create_task(self._serve(request, method, model), name="request")
 
     def _handle_cancel_notification(self, msg_id: Any) -> None:
         for request in self.requests:
@@ -199,38 +200,28 @@ class SojournProtocol(JsonRPCProtocol):
             )
         return method
 
-    def _run_inline(self, msg_id: Id, method: Method, model: Params, batch: Batch | None) -> None:
-        try:
-            result = run_inline(method, self.session, model)
-        except SojournError as error:
-            self._answer(batch, error_body(msg_id, error))
-            if isinstance(error, Unauthorized):
-                self._end("it did not show the token")
-            return
-        self._answer(batch, result_body(msg_id, result, limit=self._limits.max_client_queue_bytes))
-
     async def _serve(self, request: Request, method: Method, model: Params) -> None:
         CURRENT.set(request)
-        scope_type = self._scope
-        if scope_type is None:
+        if self._scope is None:
             # The concrete class behind anyio's: looking the backend up costs as much as the scope itself.
-            scope_type = self._scope = type(anyio.CancelScope())
-        scope = request.scope = scope_type()
+            self._scope = type(anyio.CancelScope())
+        request.scope = scope = self._scope()
         body: bytes | None = None
         try:
             with scope:
                 if not request.cancelled and not request.abandoned:
                     result = await method.handler(self.session, model)
-                    body = result_body(request.id, result, limit=self._limits.max_client_queue_bytes)
+                    body = result_body(request.id, result, limit=self._largest)
         except Exception as error:  # noqa: BLE001 (the wire boundary: every failure becomes an answer)
             if not request.cancelled:
                 body = error_body(request.id, unwrap(error))
-        if request.cancelled or body is None:
+        if body is None or request.cancelled:
             body = error_body(request.id, _cancelled(request))
         if self.outbox.full_of_answers:
             await self.outbox.until_answers_fit()
         self.requests.discard(request)
-        self._answer(request.batch, body)
+        if request.id is not None:
+            self._answer(request.batch, body)
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -334,10 +325,16 @@ def _validated(method: Method, params: Json) -> Params:
     if type(params) is list:
         raise InvalidParams(f"{method.name} takes its params by name, in an object.", field="")
     try:
-        params = clean(params) if params else {}
-        return method.params.model_validate(params, by_name=False)
+        if params is None:
+            params = {}
+        for value in params.values():
+            # Plain ASCII text has nothing to clean, and most requests are made of that only.
+            if type(value) is not str or not value.isascii():
+                params = clean(params)
+                break
+        return method.params.__pydantic_validator__.validate_python(params, by_name=False)  # type: ignore[no-any-return]
     except ValidationError as error:
-        raise invalid_params(method.name, params, error) from None
+        raise invalid_params(error, method.params, params, of=method.name) from None
     except RecursionError:
         raise InvalidParams(f"The params of {method.name} are nested too deeply.", field="") from None
 

@@ -11,7 +11,10 @@ from .answers import Id
 
 
 class Request:
-    """A request under way. `scope` is set once its task runs; `cancelled` by its client, `abandoned` as that left."""
+    """A request under way; without an id a notification, which is not answered.
+
+    `scope` is set once its task runs; `cancelled`: by its client, `abandoned`: as that left.
+    """
 
     __slots__ = ("abandoned", "batch", "cancelled", "id", "scope", "task")
 

@@ -62,7 +62,7 @@ class ClientSession:
     def notify(self, body: bytes) -> bool:
         """Queues the body of a notification; False, and nothing queued, when the queue of events is at its limit or
         the connection is closed."""
-        return self._connection.outbox.event(frame(body, self._framer.kind))
+        return self._connection.outbox.event(self.host.frame(body, self._framer.kind))
 
     async def room(self) -> None:
         """Returns when the queue is below its soft limit. Raises `anyio.ClosedResourceError` when closed."""
