@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 import sojourn.methods  # noqa: F401 (fills METHODS)
+from sojourn.agents.hub import Hub
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import Forbidden
 from sojourn.core.messages import AssistantMessage, TextPart, ToolChoice, UserMessage
@@ -376,6 +378,12 @@ async def test_a_method_ends_in_one_call_of_the_hub(
     assert {key: SESSION if value is session else value for key, value in got_kwargs.items()} == kwargs
     assert answer is (ANSWER if method.result is not None or name != "server/shutdown" else None)
     assert session.asked == ([name] if CALLER in args else [])
+
+
+@pytest.mark.parametrize("call", CALLS, ids=[f"{i}-{call[2]}" for i, call in enumerate(CALLS)])
+def test_the_hub_takes_such_a_call(call: tuple[Any, ...]) -> None:
+    _, _, hub_method, args, kwargs = call
+    inspect.signature(getattr(Hub, hub_method)).bind(None, *args, **kwargs)
 
 
 def test_every_method_is_in_the_table_of_calls() -> None:
