@@ -51,7 +51,7 @@ from ._turns import (
     sound,
 )
 from .agent import ModelCall
-from .errors import Cancelled, MaxTurns, ModelResponseError, RunFailed, UnknownToolCall
+from .errors import Cancelled, MaxTurns, ModelResponseError, RunFailed, SojournError, UnknownToolCall
 from .messages import (
     AssistantMessage,
     LateResultMessage,
@@ -68,7 +68,12 @@ from .messages import (
 
 TRANSITIONS: Mapping[State, Mapping[str, State]] = {
     "preparing": {"model called": "awaiting_model", "failed": "failed"},
-    "awaiting_model": {"turn taken": "awaiting_advance", "call invalid": "resolving_calls"},
+    "awaiting_model": {
+        "turn taken": "awaiting_advance",
+        "call invalid": "resolving_calls",
+        "withdrawn": "preparing",
+        "failed": "failed",
+    },
     "resolving_calls": {
         "turn taken": "awaiting_advance",
         "call invalid": "resolving_calls",
@@ -93,11 +98,13 @@ ACCEPTS: Mapping[str, frozenset[State]] = {
     "resolve_invalid_tool_call": frozenset(("resolving_calls",)),
     "tool_results": frozenset(("executing_tools",)),
     "mark_dispatched": frozenset(("executing_tools",)),
+    "withdraw_call": frozenset(("awaiting_model",)),
+    "abandon": frozenset(("preparing", "awaiting_model")),
     "inject": frozenset(("preparing", "done")),
 }
 """The states in which each call is taken; in the others it is a `ProtocolViolation`. Calls not named read only."""
 
-E = TypeVar("E", bound=RunFailed | ModelResponseError)
+E = TypeVar("E", bound=SojournError)
 
 
 class AgentRun(RunDocument):
@@ -151,6 +158,20 @@ class AgentRun(RunDocument):
         message = assistant_message(turn, taken=taken, number=self.turn)
         self._count_call(turn)
         return self._scan(OpenTurn.begin(message, turn))
+
+    def withdraw_call(self) -> None:
+        """Takes back a model call that got no answer: its turn is not counted, and messages can be injected again.
+
+        For a driver that died or lost its connection while the model was answering.
+        """
+        self._require("withdraw_call")
+        self.turn -= 1
+        self._move("withdrawn")
+
+    def abandon(self, error: SojournError) -> None:
+        """Ends the run as failed because of `error`: its driver cannot go on (the model failed, it was stopped)."""
+        self._require("abandon")
+        self._failed(error)
 
     def pending_invalid_tool_call(self) -> InvalidToolCallContext | None:
         """The call that waits for a decision, the same after a reload; None when none does."""
