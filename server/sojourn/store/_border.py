@@ -28,6 +28,9 @@ class Ended:
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("This transaction is over; read and write inside the function that the store was given.")
 
+    def __getitem__(self, _: Any) -> Any:
+        return self.over
+
 
 def run(function: Callable[[X], T], tx: X) -> T:
     """Runs a transition or a query, whose transaction is unusable afterwards."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import attrgetter
-from types import NoneType
+from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from .records import Record, Table
@@ -66,12 +66,11 @@ def columns_of(kind: type[Record]) -> Columns:
 
 
 def _plain_type(hint: Any) -> type:
-    choices = [choice for choice in get_args(hint) if choice is not NoneType] or [hint]
-    plain = choices[0]
-    if len(choices) > 1 or plain not in (str, int, bool, float):
+    choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    plain = [choice for choice in choices if choice is not NoneType]
+    if len(plain) != 1 or plain[0] not in (str, int, bool, float):
         raise TypeError(f"A column holds str, int, bool or float, maybe None, and not {hint!r}.")
-    assert isinstance(plain, type)
-    return plain
+    return cast("type", plain[0])
 
 
 @remembered

@@ -7,6 +7,7 @@ transition does with it: nothing of its batch can be kept.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from .migrations import primary_code
 from .records import Record
 
 R = TypeVar("R", bound=Record)
+
+_log = logging.getLogger(__name__)
 
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 _DISK = (
@@ -106,7 +109,11 @@ class SqliteReadTx:
 
     def _blob(self, digest: str) -> bytes | None:
         rows = self._rows("SELECT data FROM blobs WHERE sha256 = ?", (digest,))
-        return rows[0][0] if rows else None
+        if not rows:
+            _log.error("A body quotes the blob %s, which is lost.", digest)
+            return None
+        data: bytes = rows[0][0]
+        return data
 
     def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:

@@ -33,6 +33,8 @@ WAL_STEP_BYTES = 4 * 1024 * 1024
 """How much it then grows before the next try."""
 WAL_LIMIT_BYTES = 32 * 1024 * 1024
 """From which size on the writer waits for those readers, so that the log can start anew."""
+TIDY_EVERY = 16
+"""Commits of a busy store to a step of tidying; an idle one tidies at once."""
 WAL_PATIENCE_MS = 100
 TIDY_BLOBS = 16
 TIDY_PAGES = 256
@@ -79,7 +81,7 @@ class Writer:
         self._failure: str | None = None
         self._untidy = True
         self._stopping = False
-        self._checkpoint_at = WAL_BYTES
+        self._checkpoint_at = 0
 
     def start(self) -> str:
         """Opens the database and starts the thread; answers the store's id. Raises `StorageError`."""
@@ -103,8 +105,8 @@ class Writer:
                 self._keep_log_small()
             elif self._failure is not None:
                 self._probe()
-            elif not self._stopping:
-                self._tidy()
+            if self._untidy and (not jobs or self.commits % TIDY_EVERY == 0):
+                self._untidy = self._tidy()
         self._connection.close()
 
     def _take(self) -> list[Job]:
@@ -201,30 +203,26 @@ class Writer:
                 self._db.execute(f"PRAGMA wal_checkpoint({mode})")
             self._db.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
 
-    def _tidy(self) -> None:
-        """A step: removes blobs that no body quotes, gives free pages back to the file system."""
-        self._untidy = False
+    def _tidy(self) -> bool:
+        """A step: removes blobs that no body quotes, gives free pages back; answers whether there may be more to do."""
         try:
-            unquoted = self._db.execute("SELECT 1 FROM blob_uses WHERE uses <= 0 LIMIT 1").fetchone()
+            unquoted = self._db.execute(
+                "SELECT sha256 FROM blob_uses WHERE uses <= 0 LIMIT ?", (TIDY_BLOBS,)
+            ).fetchall()
             (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
-            if unquoted or free > TIDY_PAGES:
-                self._db.execute("BEGIN IMMEDIATE")
-                remove_unquoted(self._db)
-                self._db.execute(f"PRAGMA incremental_vacuum({min(free, TIDY_PAGES)})").fetchall()
-                self._db.execute("COMMIT")
-                self.commits += 1
-                self._untidy = True
+            if not unquoted and free <= TIDY_PAGES:
+                return False
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("DELETE FROM blobs WHERE sha256 = ?", unquoted)
+            self._db.executemany("DELETE FROM blob_uses WHERE sha256 = ?", unquoted)
+            self._db.execute(f"PRAGMA incremental_vacuum({min(free, TIDY_PAGES)})").fetchall()
+            self._db.execute("COMMIT")
         except sqlite3.Error as error:
             _log.warning("Tidying %r failed and is put off: %s.", str(self._path), error)
             self._undo()
-
-
-def remove_unquoted(db: Any) -> int:
-    """Removes some of the blobs that no body quotes; answers how many."""
-    digests = db.execute("SELECT sha256 FROM blob_uses WHERE uses <= 0 LIMIT ?", (TIDY_BLOBS,)).fetchall()
-    db.executemany("DELETE FROM blobs WHERE sha256 = ?", digests)
-    db.executemany("DELETE FROM blob_uses WHERE sha256 = ?", digests)
-    return len(digests)
+            return False
+        self.commits += 1
+        return True
 
 
 def log_of(path: Path) -> Path:

@@ -151,6 +151,7 @@ CREATE TABLE inbox (
 ) STRICT;
 CREATE UNIQUE INDEX inbox_one_unread ON inbox (agent_id, call_id) WHERE state = 'unread';
 CREATE INDEX inbox_by_agent_id_state_position ON inbox (agent_id, state, position);
+CREATE INDEX inbox_by_state ON inbox (state);
 
 CREATE TABLE approvals (
     approval_id TEXT NOT NULL,

@@ -1,0 +1,560 @@
+"""What is the SQLite store's own: its files, group commit, blobs, the log's size, plans, how it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from store_rows import a_run, agent, event, message
+
+from sojourn.core.errors import StorageError
+from sojourn.store import _writer, migrations
+from sojourn.store.base import Tx
+from sojourn.store.records import (
+    INDEXES,
+    TABLES,
+    AgentRecord,
+    ApprovalRecord,
+    CallRecord,
+    EventRecord,
+    InboxRecord,
+    MessageRecord,
+    Record,
+    RunRecord,
+)
+from sojourn.store.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(tmp_path / "state")
+    async with asyncio.timeout(60):
+        yield opened
+        await opened.aclose()
+
+
+def file_of(store: SqliteStore) -> Path:
+    return Path(store.stats().path)
+
+
+def rows(path: Path, sql: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(sql).fetchall()
+
+
+async def test_what_was_acknowledged_is_there_after_opening_again(tmp_path: Path) -> None:
+    first = await SqliteStore.open(tmp_path)
+    await first.write(lambda tx: tx.insert(message(1)))
+    await first.aclose()
+    second = await SqliteStore.open(tmp_path)
+    assert second.store_id == first.store_id
+    assert await second.read(lambda tx: tx.get(MessageRecord, "c1", 1)) == message(1)
+    await second.aclose()
+
+
+async def test_two_stores_have_two_ids(tmp_path: Path) -> None:
+    stores = [await SqliteStore.open(tmp_path / name) for name in "ab"]
+    assert stores[0].store_id != stores[1].store_id
+    for store in stores:
+        await store.aclose()
+
+
+async def test_nothing_but_the_database_is_left_behind(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path)
+    await store.write(lambda tx: tx.insert(message(1)))
+    await store.read(lambda tx: tx.count(MessageRecord))
+    await store.aclose()
+    assert [file.name for file in tmp_path.iterdir()] == ["sojourn.db"]
+
+
+async def test_the_connection_is_set_up_for_safety(store: SqliteStore) -> None:
+    db = store._writer._connection
+    wanted = {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "auto_vacuum": 2,
+        "page_size": 8192,
+        "trusted_schema": 0,
+        "application_id": 0x534F4A4E,
+        "user_version": len(migrations.load_scripts()),
+        "journal_size_limit": migrations.WAL_KEPT_BYTES,
+        "wal_autocheckpoint": 0,
+    }
+    assert {name: db.execute(f"PRAGMA {name}").fetchone()[0] for name in wanted} == wanted
+
+
+async def test_normal_durability_leaves_the_fsync_to_the_checkpoint(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path, durability="normal")
+    assert store._writer._connection.execute("PRAGMA synchronous").fetchone() == (1,)
+    await store.aclose()
+
+
+def test_the_schema_is_that_of_the_records(tmp_path: Path) -> None:
+    types = {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL"}
+    path = tmp_path / "sojourn.db"
+    migrations.open_writer(path, "normal").close()
+    for kind in TABLES:
+        table = kind.TABLE
+        hints = get_type_hints(kind)
+        wanted = []
+        for field in fields(kind):  # type: ignore[arg-type]
+            plain = next(t for t in types if hints[field.name] in (t, t | None))
+            wanted.append((field.name, types[plain], int(hints[field.name] == plain)))
+        got = [
+            (name, type_, notnull) for _, name, type_, notnull, _, _ in rows(path, f"PRAGMA table_info({table.name})")
+        ]
+        assert got == wanted, table.name
+        assert rows(path, f"SELECT strict, wr FROM pragma_table_list WHERE name = '{table.name}'") == [(1, 0)]
+        keys = {
+            columns_in(path, index): (unique, partial)
+            for _, index, unique, _, partial in rows(path, f"PRAGMA index_list({table.name})")
+        }
+        expected = dict.fromkeys((table.key, *table.unique), (1, 0))
+        expected |= {columns: (1, 1) for columns, _, _ in table.unique_when}
+        expected |= dict.fromkeys(INDEXES.get(table.name, ()), (0, 0))
+        assert keys == expected, table.name
+        for body in table.bodies:
+            for event_, what in (("DELETE", "deleted"), (f"UPDATE OF {body}", "replaced")):
+                ((sql,),) = rows(path, f"SELECT sql FROM sqlite_schema WHERE name = '{table.name}_{body}_{what}'")
+                assert f"AFTER {event_} ON {table.name} WHEN OLD.{body} GLOB 'blobs:*'" in sql
+                assert f"json_each(substr(OLD.{body}, 7), '$.blobs')" in sql
+
+
+def columns_in(path: Path, index: str) -> tuple[str, ...]:
+    return tuple(name for _, _, name in rows(path, f"PRAGMA index_info({index})"))
+
+
+@contextmanager
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+async def test_only_the_owner_can_read_whatever_the_umask_is(tmp_path: Path) -> None:
+    with open_umask():
+        store = await SqliteStore.open(tmp_path / "new" / "state")
+        await store.write(lambda tx: tx.insert(message(1)))
+        await store.read(lambda tx: tx.count(MessageRecord))
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "new").rglob("*")}
+        await store.aclose()
+    assert modes == {"state": 0o700, "sojourn.db": 0o600, "sojourn.db-wal": 0o600, "sojourn.db-shm": 0o600}
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
+async def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    await (await SqliteStore.open(tmp_path)).aclose()
+    (tmp_path / "sojourn.db").chmod(0o644)
+    await (await SqliteStore.open(tmp_path)).aclose()
+    assert stat.S_IMODE((tmp_path / "sojourn.db").stat().st_mode) == 0o600
+
+
+async def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    await (await SqliteStore.open(tmp_path)).aclose()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def a_file_in_the_way(folder: Path) -> Path:
+    (folder / "state").write_text("a file")
+    return folder / "state"
+
+
+def a_file_above(folder: Path) -> Path:
+    return a_file_in_the_way(folder) / "below"
+
+
+def no_database(folder: Path) -> Path:
+    (folder / "sojourn.db").write_bytes(b"this is not a database" * 1000)
+    return folder
+
+
+def another_programs_database(folder: Path) -> Path:
+    with closing(sqlite3.connect(folder / "sojourn.db")) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    return folder
+
+
+def a_directory_for_a_file(folder: Path) -> Path:
+    (folder / "sojourn.db").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        (a_file_in_the_way, "not a directory"),
+        (a_file_above, "not a directory"),
+        (no_database, "not a Sojourn database"),
+        (another_programs_database, "not one of Sojourn"),
+        (a_directory_for_a_file, "cannot be opened"),
+    ],
+)
+async def test_a_state_directory_that_cannot_be_used_is_named_with_its_setting(
+    tmp_path: Path, trouble: Any, said: str
+) -> None:
+    directory = trouble(tmp_path)
+    with pytest.raises(StorageError) as refused:
+        await SqliteStore.open(directory)
+    assert said in refused.value.message
+    assert repr(str(directory))[:-1] in refused.value.message
+    assert "--state-dir or SOJOURN_STATE_DIR" in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+READ_ONLY = """
+import asyncio, os, sys
+from pathlib import Path
+from sojourn.core.errors import StorageError
+from sojourn.store.migrations import load_scripts
+from sojourn.store.sqlite import SqliteStore
+asyncio.run(asyncio.to_thread(load_scripts))  # while Python's own files can be read
+if os.getuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+try:
+    asyncio.run(SqliteStore.open(Path(sys.argv[1])))
+except StorageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("existing", [False, True])
+async def test_a_directory_that_cannot_be_written_is_told_at_the_start(tmp_path: Path, existing: bool) -> None:
+    state = tmp_path / "state"
+    if existing:
+        await (await SqliteStore.open(state)).aclose()
+        (state / "sojourn.db").chmod(0o444)
+    else:
+        state.mkdir()
+    state.chmod(0o555)
+    for above in (tmp_path, *tmp_path.parents[:3]):
+        if above.is_relative_to("/tmp") and above != Path("/tmp"):
+            above.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", READ_ONLY, str(state)], capture_output=True, text=True, timeout=30)
+    assert "--state-dir or SOJOURN_STATE_DIR" in done.stdout, done.stderr
+    assert str(state) in done.stdout
+    assert len(list(state.iterdir())) == existing
+
+
+async def test_eight_openers_of_one_fresh_store_agree(tmp_path: Path) -> None:
+    stores = await asyncio.gather(*(SqliteStore.open(tmp_path / "state") for _ in range(8)))
+    assert len({store.store_id for store in stores}) == 1
+
+    async def save(store: SqliteStore, n: int) -> None:
+        for seq in range(1, 6):
+            await store.write(lambda tx, seq=seq: tx.insert(event(seq, agent=f"a{n}")))
+
+    await asyncio.gather(*(save(store, n) for n, store in enumerate(stores)))
+    assert await stores[0].read(lambda tx: tx.count(EventRecord)) == 40
+    for store in stores:
+        await store.aclose()
+
+
+def test_eight_processes_open_one_fresh_store_at_once(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys; from pathlib import Path; from sojourn.store.sqlite import SqliteStore\n"
+        "async def main():\n"
+        "    store = await SqliteStore.open(Path(sys.argv[1])); print(store.store_id); await store.aclose()\n"
+        "sys.stdin.read(); asyncio.run(main())"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "state")]
+    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+    ids = set()
+    for process in started:
+        assert process.stdout is not None
+        with process.stdout as out:
+            ids.add(out.read())
+        assert process.wait(30) == 0
+    assert len(ids) == 1
+
+
+async def test_a_hundred_writers_share_few_commits(store: SqliteStore) -> None:
+    before = store.stats().commits
+
+    async def writer(n: int) -> None:
+        for seq in range(1, 6):
+            await store.write(lambda tx, seq=seq: tx.insert(event(seq, agent=f"a{n}")))
+
+    await asyncio.gather(*(writer(n) for n in range(100)))
+    assert store.stats().transitions >= 500
+    # Five rounds of a hundred; a round is split at most where it overtakes the commit under way.
+    assert store.stats().commits - before <= 50
+
+
+async def test_one_writer_gets_one_commit_per_transition(store: SqliteStore) -> None:
+    before = store.stats().commits
+    for seq in range(1, 21):
+        await store.write(lambda tx, seq=seq: tx.insert(event(seq)))
+    assert store.stats().commits - before == 20
+
+
+async def test_a_batch_is_delivered_in_one_piece(store: SqliteStore) -> None:
+    batches: list[list[Any]] = []
+    store.on_commit(batches.append)
+    await asyncio.gather(*(store.write(lambda tx, n=n: tx.publish(n)) for n in range(200)))
+    assert [n for batch in batches for n in batch] == list(range(200))
+    assert len(batches) == store.stats().commits
+
+
+async def test_the_log_stays_small_while_readers_are_busy(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_writer, "WAL_BYTES", 1024 * 1024)
+    monkeypatch.setattr(_writer, "WAL_STEP_BYTES", 512 * 1024)
+    monkeypatch.setattr(_writer, "WAL_LIMIT_BYTES", 3 * 1024 * 1024)
+    log = _writer.log_of(file_of(store))
+    body = '"' + "x" * 2000 + '"'
+    sizes = []
+    done = asyncio.Event()
+
+    async def reader() -> None:
+        while not done.is_set():
+            await store.read(lambda tx: tx.find(EventRecord, agent_id="a1", order="seq", desc=True, limit=50))
+
+    async def writer(n: int) -> None:
+        for seq in range(1, 101):
+            await store.write(lambda tx, seq=seq: tx.insert(event(seq, agent=f"a{n}", body=body)))
+            sizes.append(_writer.file_size(log))
+
+    readers = [asyncio.create_task(reader()) for _ in range(3)]
+    await asyncio.gather(*(writer(n) for n in range(40)))
+    done.set()
+    await asyncio.gather(*readers)
+    assert await store.read(lambda tx: tx.count(EventRecord)) == 4000
+    # The log starts anew within a step of its limit; it is then cut to what is kept of it.
+    assert max(sizes) < 3 * 1024 * 1024 + 512 * 1024 + migrations.WAL_KEPT_BYTES
+
+
+async def test_a_reader_that_stays_does_not_stop_the_writer(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_writer, "WAL_BYTES", 64 * 1024)
+    monkeypatch.setattr(_writer, "WAL_STEP_BYTES", 64 * 1024)
+    monkeypatch.setattr(_writer, "WAL_LIMIT_BYTES", 256 * 1024)
+    monkeypatch.setattr(_writer, "WAL_PATIENCE_MS", 1)
+    log = _writer.log_of(file_of(store))
+    body = '"' + "x" * 4000 + '"'
+    with closing(sqlite3.connect(file_of(store))) as stranger:
+        stranger.execute("BEGIN")
+        stranger.execute("SELECT count(*) FROM events").fetchone()
+        for seq in range(1, 101):
+            await store.write(lambda tx, seq=seq: tx.insert(event(seq, body=body)))
+        held = _writer.file_size(log)
+        assert held > 256 * 1024
+    for seq in range(101, 121):
+        await store.write(lambda tx, seq=seq: tx.insert(event(seq, body=body)))
+    ((_, frames, written_back),) = rows(file_of(store), "PRAGMA wal_checkpoint(PASSIVE)")
+    assert frames * 8192 < held  # it began anew once the reader had gone
+    assert written_back == frames
+
+
+QUESTIONS: list[tuple[type[Record], dict[str, Any]]] = [
+    (MessageRecord, {"conversation": "c", "order": "position", "after": 5, "limit": 10}),
+    (MessageRecord, {"conversation": "c", "order": "position", "after": 5, "limit": 10, "desc": True}),
+    (EventRecord, {"agent_id": "a", "order": "seq", "after": 5, "limit": 10}),
+    (AgentRecord, {"parent_agent_id": None, "deleted": False, "order": "activity", "desc": True, "limit": 10}),
+    (AgentRecord, {"state": ("running", "stopping")}),
+    (RunRecord, {"agent_id": "a", "order": "created_at", "desc": True, "limit": 10}),
+    (RunRecord, {"active": True, "pass_open": True}),
+    (CallRecord, {"run_id": "r", "order": "position"}),
+    (CallRecord, {"owner": "a", "state": ("pending", "dispatched")}),
+    (InboxRecord, {"agent_id": "a", "state": "unread", "order": "position", "limit": 10}),
+    (ApprovalRecord, {"decided": False, "order": "since"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "question"), QUESTIONS)
+async def test_questions_of_the_daily_work_use_an_index_and_sort_nothing_large(
+    store: SqliteStore, kind: type[Record], question: dict[str, Any]
+) -> None:
+    asked: list[str] = []
+    store._writer._connection.set_trace_callback(asked.append)
+    await store.write(lambda tx: tx.find(kind, **question))
+    store._writer._connection.set_trace_callback(None)
+    (sql,) = (text for text in asked if f" FROM {kind.TABLE.name} " in text)
+    plan = [detail for *_, detail in rows(file_of(store), f"EXPLAIN QUERY PLAN {sql}")]
+    assert plan[0].startswith("SEARCH"), plan
+    if "limit" in question:
+        assert len(plan) == 1, plan  # no sorting of everything that matches
+
+
+async def test_a_large_string_is_kept_once_however_often_it_is_quoted(store: SqliteStore) -> None:
+    body = '{"content":[{"type":"text","text":"' + "x" * 1_000_000 + '"}]}'
+    for n in range(1, 6):
+        await store.write(lambda tx, n=n: [tx.insert(message(n, body)), tx.insert(event(n, body=body))])
+    assert await store.read(lambda tx: {row.body for row in tx.find(MessageRecord)}) == {body}
+    assert await store.read(lambda tx: {row.body for row in tx.find(EventRecord)}) == {body}
+    assert rows(file_of(store), "SELECT uses FROM blob_uses") == [(10,)]
+    await store.aclose()
+    assert file_of(store).stat().st_size < 1_700_000
+
+
+async def test_a_blob_goes_when_nobody_quotes_it_any_more(store: SqliteStore) -> None:
+    large, other = ('"' + letter * 100_000 + '"' for letter in "xy")
+    digests = "SELECT count(*) FROM blobs"
+
+    def transition(tx: Tx) -> None:
+        tx.insert(message(1, large))
+        tx.insert(message(2, large))
+        tx.insert(a_run("r1", machine=large, outcome=large))
+        tx.insert(a_run("r2", machine=other))
+
+    await store.write(transition)
+    assert rows(file_of(store), digests) == [(2,)]
+    await store.write(lambda tx: tx.delete(MessageRecord, "c1", 1))
+    await store.write(lambda tx: tx.update(a_run("r1"), "machine", "outcome"))
+    await store.write(lambda tx: tx.put(a_run("r2")))
+    await store.aclose()
+    again = await SqliteStore.open(file_of(store).parent)
+    await tidied(again)
+    assert rows(file_of(store), digests) == [(1,)]
+    (kept,) = await again.read(lambda tx: tx.find(MessageRecord))
+    assert kept.body == large
+    await again.write(lambda tx: tx.delete_some(MessageRecord, 10))
+    await tidied(again)
+    assert rows(file_of(store), digests) == [(0,)]
+    assert rows(file_of(store), "SELECT count(*) FROM blob_uses") == [(0,)]
+    await again.aclose()
+
+
+async def tidied(store: SqliteStore) -> None:
+    """Returns once the writer has nothing left to tidy."""
+    async with asyncio.timeout(10):
+        while store._writer._untidy:
+            await store.read(lambda tx: None)
+
+
+async def test_a_refused_row_quotes_no_blob(store: SqliteStore) -> None:
+    large = '"' + "x" * 100_000 + '"'
+    await store.write(lambda tx: tx.insert(message(1, large)))
+    for change in ("insert", "update"):
+        with pytest.raises((LookupError, Exception), match=r".+"):
+            await store.write(lambda tx, change=change: refused(tx, change, large))
+    assert rows(file_of(store), "SELECT uses FROM blob_uses") == [(1,)]
+
+
+def refused(tx: Tx, change: str, large: str) -> None:
+    try:
+        if change == "insert":
+            tx.insert(message(1, large))
+        else:
+            tx.update(message(7, large), "body")
+    finally:
+        tx.insert(agent("a1")) if change == "insert" else tx.insert(agent("a2"))
+
+
+async def test_tidying_that_fails_harms_nobody(store: SqliteStore, caplog: pytest.LogCaptureFixture) -> None:
+    await tidied(store)
+    with closing(sqlite3.connect(file_of(store))) as stranger:
+        stranger.execute("ALTER TABLE blob_uses RENAME TO elsewhere")
+    await store.write(lambda tx: [tx.insert(message(1)), tx.delete(MessageRecord, "c1", 1)])
+    await tidied(store)
+    assert "put off" in caplog.text
+    await store.write(lambda tx: tx.insert(message(1)))
+
+
+async def test_a_store_whose_file_is_gone_cannot_be_read(store: SqliteStore) -> None:
+    file_of(store).unlink()
+    with pytest.raises(StorageError, match="cannot be read"):
+        await store.read(lambda tx: tx.count(MessageRecord))
+
+
+async def test_a_busy_store_tidies_too(store: SqliteStore) -> None:
+    await tidied(store)
+    await store.write(lambda tx: tx.insert(message(1, '"' + "x" * 100_000 + '"')))
+    rounds = 0
+
+    async def busy() -> None:
+        nonlocal rounds
+        while rows(file_of(store), "SELECT 1 FROM blobs"):
+            rounds += 1
+            await store.write(lambda tx: tx.delete(MessageRecord, "c1", 1))
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(busy() for _ in range(3)))
+    assert rounds > 0
+
+
+async def test_deleting_much_gives_the_space_back(store: SqliteStore) -> None:
+    body = '"' + "x" * 30_000 + '"'
+    for n in range(0, 400, 100):
+        await store.write(lambda tx, n=n: [tx.insert(message(n + i, body)) for i in range(1, 101)])
+    large = store.stats().bytes
+    await store.write(lambda tx: tx.delete_some(MessageRecord, 1000))
+    await tidied(store)
+    await store.aclose()
+    assert file_of(store).stat().st_size < large / 2
+    assert rows(file_of(store), "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_one_damaged_row_hides_no_other(store: SqliteStore, caplog: pytest.LogCaptureFixture) -> None:
+    large = '{"text":"' + "x" * 100_000 + '"}'
+    await store.write(lambda tx: [tx.insert(message(1, large)), *(tx.insert(message(n)) for n in (2, 3))])
+    await store.aclose()
+    with closing(sqlite3.connect(file_of(store), isolation_level=None)) as db:
+        db.execute("DELETE FROM blobs")
+        db.execute("UPDATE messages SET role = CAST(x'75ff' AS TEXT) WHERE position = 2")
+    again = await SqliteStore.open(file_of(store).parent)
+    for ask in (again.read, again.write):
+        first, second, third = await ask(lambda tx: tx.find(MessageRecord))
+        assert first.body.startswith('{"text":"[lost: ')
+        assert second.role == "u\ufffd"
+        assert third == message(3)
+    assert "lost" in caplog.text
+    await again.aclose()
+
+
+async def test_an_answer_that_nobody_can_hear_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stores: list[SqliteStore] = []
+
+    async def leave_open() -> None:
+        stores.append(await SqliteStore.open(tmp_path))
+
+    await asyncio.to_thread(lambda: asyncio.run(leave_open()))
+    (store,) = stores
+    store._writer.queue.put(_writer.Job(lambda tx: tx.insert(message(1)), asyncio.get_running_loop().create_future()))
+    store._close()
+    assert "event loop ended" in caplog.text
+    again = await SqliteStore.open(tmp_path)
+    assert await again.read(lambda tx: tx.count(MessageRecord)) == 1
+    await again.aclose()
+
+
+async def test_the_loop_is_free_while_the_disk_works(store: SqliteStore, record_property: Any) -> None:
+    """Reports how late the event loop is while agents save; the figure depends on the machine and decides nothing."""
+    loop = asyncio.get_running_loop()
+    lags = []
+    done = asyncio.Event()
+
+    async def clock() -> None:
+        while not done.is_set():
+            due = loop.time() + 0.001
+            await asyncio.sleep(0.001)
+            lags.append(loop.time() - due)
+
+    async def writer(n: int) -> None:
+        for seq in range(1, 21):
+            await store.write(lambda tx, seq=seq: [tx.insert(event(seq * 10 + i, agent=f"a{n}")) for i in range(5)])
+
+    watching = asyncio.create_task(clock())
+    await asyncio.gather(*(writer(n) for n in range(20)))
+    done.set()
+    await watching
+    record_property("loop_lag_p99_ms", round(sorted(lags)[len(lags) * 99 // 100] * 1000, 2))
+    assert await store.read(lambda tx: tx.count(EventRecord)) == 2000
