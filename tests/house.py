@@ -308,7 +308,8 @@ async def killed_house(
         yield House(hub, store, model)
     finally:
         await store.aclose()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        running = [task for p in hub.rt.live.values() for task in p.running.values()]
+        tasks = [*hub._tasks, *running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
