@@ -114,8 +114,12 @@ class Wire:
         return message["result"]
 
     def answered(self, id: Any) -> bool:
-        """Whether the answer is here already (after reading what has arrived)."""
+        """Whether the answer is here already, after reading what has arrived."""
         self.pump()
+        return self.has_answer(id)
+
+    def has_answer(self, id: Any) -> bool:
+        """Whether the answer was read already."""
         return id in self._answers
 
     def error(self, method: str, params: Any = None, *, timeout: float | None = None) -> WireError:
