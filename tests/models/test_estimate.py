@@ -72,7 +72,7 @@ def test_a_conversation_of_five_thousand_messages_takes_milliseconds() -> None:
     ]
     request = asked(*(turn * 1250))
     best = min(_timed(request) for _ in range(10))
-    assert best < 0.015  # 2 to 4 ms where it was measured
+    assert best < 0.1  # 2 to 4 ms where it was measured alone; a tokenizer would take seconds
 
 
 def _timed(request: object) -> float:

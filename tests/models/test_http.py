@@ -478,6 +478,33 @@ async def test_a_key_is_in_no_error_and_no_log(
     assert KEY not in told
 
 
+async def test_a_header_that_cannot_be_sent_is_a_failure_of_the_config() -> None:
+    async with loopback(GOOD) as server:
+        error = await failure(server, PATIENT, headers={"x-team": "two\nlines-of-text"})
+        assert not server.requests
+    assert error.data["reason"] == "badConfig"
+    assert "lines-of-text" not in error.message
+
+
+async def test_certificates_that_the_environment_names_are_used(
+    environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import ssl
+
+    (tmp_path / "empty.pem").write_text("")
+    environment.setenv("SSL_CERT_FILE", str(tmp_path / "empty.pem"))
+    model = OpenAIChat(spec_for(base_url="https://model.invalid/v1"), policy=ONCE)
+    with pytest.raises(ModelError) as caught:
+        await listen(model)
+    assert caught.value.data["reason"] == "badConfig"
+    environment.setenv("SSL_CERT_FILE", ssl.get_default_verify_paths().openssl_cafile)
+    environment.setenv("SSL_CERT_DIR", str(tmp_path))
+    with pytest.raises(ModelError) as caught:
+        await listen(model)
+    assert caught.value.data["reason"] in ("connectionFailed", "badConfig")
+    await model.aclose()
+
+
 def test_making_a_model_imports_no_http_library() -> None:
     import subprocess
 

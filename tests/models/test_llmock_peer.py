@@ -23,7 +23,7 @@ WEATHER = ToolSpec(
     description="Tells the weather in a city.",
     input_schema={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
-QUICK = RetryPolicy(max_retries=4, first_delay_s=0.05)
+QUICK = RetryPolicy(max_retries=2, first_delay_s=0.05)
 
 
 def model_at(llmock: Any, **fields: Any) -> OpenAIChat:
@@ -70,7 +70,7 @@ async def test_a_late_result_and_a_second_prompt_are_accepted(llmock: Any) -> No
 
 
 PASSING: dict[str, Callable[[Any], Any]] = {
-    "rate limit": lambda llmock: llmock.rate_limit(times=2, retry_after=1),
+    "rate limit": lambda llmock: llmock.rate_limit(times=2, retry_after=0.3),
     "server error": lambda llmock: llmock.fail(500, times=2),
     "overloaded": lambda llmock: llmock.fail(529),
     "connection dropped": lambda llmock: llmock.disconnect(after_chunks=2),
@@ -90,7 +90,8 @@ async def test_a_fault_that_passes_is_survived_as_a_good_client_would(fault: str
     await model.aclose()
     assert text_in(heard) == "All of the answer, to the last word."
     assert heard.notices
-    await asyncio.to_thread(llmock.assert_resilient, strict=True)
+    # Whether the server sees that we stopped at the bad chunk is a race with its last bytes: it only warns of that.
+    await asyncio.to_thread(llmock.assert_resilient, strict=fault != "a chunk that is not JSON")
 
 
 LASTING: dict[str, tuple[Callable[[Any], Any], bool]] = {
@@ -110,7 +111,7 @@ async def test_a_fault_that_lasts_is_told_in_the_end(fault: str, llmock: Any) ->
     with pytest.raises(ModelError) as caught:
         await listen(model, heard=heard)
     await model.aclose()
-    assert caught.value.data["attempts"] == (5 if retried else 1)
+    assert caught.value.data["attempts"] == (3 if retried else 1)
     await asyncio.to_thread(llmock.assert_resilient, strict=True)
 
 

@@ -186,7 +186,8 @@ class Wire:
                 reason="connectionFailed",
             )
         if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol | httpx.InvalidURL):
-            return self.peer.error(f"cannot be asked: {error}.", retryable=False, reason="badConfig")
+            # The library's words quote the header, which may be a secret.
+            return self._bad_config("an address or a header in its config cannot be sent")
         if isinstance(error, httpx.TransportError | httpx.DecodingError):
             return self.cut(str(error))
         return error
@@ -220,10 +221,13 @@ class Wire:
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
             )
         except (ValueError, httpx.InvalidURL):
-            raise self.peer.error(
-                "cannot be asked: the proxy that the environment names is no URL.", retryable=False, reason="badConfig"
-            ) from None
+            raise self._bad_config("the proxy that the environment names is no URL") from None
+        except OSError:
+            raise self._bad_config("the certificates that SSL_CERT_FILE or SSL_CERT_DIR name are none") from None
         return self._client
+
+    def _bad_config(self, what: str) -> ModelError:
+        return self.peer.error(f"cannot be asked: {what}.", retryable=False, reason="badConfig")
 
     async def aclose(self) -> None:
         """Closes the connections. The wire can be used again."""
