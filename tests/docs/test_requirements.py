@@ -10,7 +10,7 @@ from shared_inputs import ROOT
 ID = re.compile(r"\bR-[A-Z]{2}-\d+\b")
 PAGE = (ROOT / "docs/requirements.md").read_text(encoding="utf-8")
 
-NOT_YET_SHOWN: frozenset[str] = frozenset(ID.findall(PAGE))
+NOT_YET_SHOWN = {f"R-{kind}-{n:02}" for kind, last in (("LW", 35), ("DR", 34)) for n in range(1, last + 1)}
 """Requirements that wait for their test. It only ever gets shorter."""
 
 
