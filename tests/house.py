@@ -54,6 +54,10 @@ class SaidModel:
                 reply = await reply
         if isinstance(reply, Exception):
             raise reply
+        if isinstance(reply, AsyncIterator):
+            async for event in reply:
+                yield event
+            return
         answer = reply if isinstance(reply, ModelAnswer) else as_answer(reply)
         for place, part in enumerate(answer.content):
             if isinstance(part, TextPart):

@@ -29,6 +29,8 @@ from .runtime import Conversation, Repeated, Runtime
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+STOP_S = 5.0
+"""How long a stop waits for a driver; it needs less than one second unless the machine stands still."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
@@ -410,17 +412,18 @@ class Control:
     async def _stop_one(self, agent_id: str) -> bool:
         async with self._locks[agent_id]:
             live = self._rt.live.get(agent_id)
-            if live is None:
-                p = await self._load_waiting(agent_id)
-                if p is None:
-                    return False
-                await self._rt.write("end", lambda ledger: loop.stop(ledger, p))
-                return True
-        live.stop_asked = True
-        live.wake.set()
-        assert live.task is not None
-        await asyncio.wait({live.task}, timeout=5)
-        return True
+            if live is not None:
+                live.stop_asked = True
+                live.wake.set()
+                assert live.task is not None
+                await asyncio.wait({live.task}, timeout=STOP_S)
+                if isinstance(live.todo, Over):
+                    return True
+            p = await self._load_waiting(agent_id)
+            if p is None:
+                return False
+            await self._rt.write("end", lambda ledger: loop.stop(ledger, p))
+            return True
 
 
 def _need(p: Pass | None) -> Pass:

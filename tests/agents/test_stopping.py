@@ -1,0 +1,190 @@
+"""Stop: within a second in every state; finished work is kept, the agent takes the next prompt at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from house import Client, ToldTool, call, house
+from sojourn.core.agent import AgentConfig, Caller
+from sojourn.models.base import ModelDelta, ModelEvent, ModelRequest
+from sojourn.tools.base import ToolContext
+
+pytestmark = pytest.mark.anyio
+
+
+async def for_ever(*_args: Any) -> str:
+    await asyncio.Event().wait()
+    return "never"
+
+
+async def test_stopping_while_the_model_streams_keeps_the_text_and_not_half_a_call() -> None:
+    async with house() as h:
+
+        async def stream_some(_request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            yield ModelDelta(0, "text", "half a ")
+            yield ModelDelta(0, "text", "sen")
+            yield ModelDelta(1, "toolArguments", '{"pa')
+            await asyncio.Event().wait()
+
+        h.model.replies = [stream_some]
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("messageDelta", count=3)
+        async with asyncio.timeout(1):
+            answer = await h.hub.stop(Caller(), "a")
+        outcome = await running
+        assert answer == {"stopped": True, "runId": outcome.run_id}
+        assert (outcome.reason, outcome.output) == ("stopped", "half a sen")
+        last = (await h.messages())[-1]
+        assert (last["role"], last["finishReason"]) == ("assistant", "stopped")
+        assert last["content"] == [{"type": "text", "text": "half a sen"}]
+        h.model.replies = ["next"]
+        assert (await h.prompt("again")).output == "next"
+
+
+async def test_stopping_before_the_first_word_keeps_nothing_of_the_answer() -> None:
+    async with house(for_ever) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("messageStart", count=2)
+        await h.hub.stop(Caller(), "a")
+        assert (await running).reason == "stopped"
+        assert [role for role, _ in await h.said()] == ["user"]
+        assert h.client.types()[-3:] == ["messageReset", "turnEnd", "agentEnd"]
+
+
+async def test_stopping_a_tool_round_keeps_finished_results_and_stops_the_rest() -> None:
+    async with house([call("quick"), call("slow")], tools=[ToldTool("quick"), ToldTool("slow", for_ever)]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("toolExecEnd")
+        async with asyncio.timeout(1):
+            await h.hub.stop(Caller(), "a")
+        outcome = await running
+        assert outcome.reason == "stopped"
+        results = [(m["toolName"], m["isError"]) for m in await h.messages() if m["role"] == "toolResult"]
+        assert results == [("quick", False), ("slow", True)]
+        assert h.client.types().count("toolExecStart") == h.client.types().count("toolExecEnd") == 2
+        h.model.replies = ["next"]
+        assert (await h.prompt("again")).output == "next"
+
+
+async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_stop() -> None:
+    async def stubborn(_args: dict[str, Any], _ctx: ToolContext) -> str:
+        for _ in range(3):
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    async with house([call("stubborn")], tools=[ToldTool("stubborn", stubborn)]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("toolExecStart")
+        async with asyncio.timeout(2.5):
+            await h.hub.stop(Caller(), "a")
+            assert (await running).reason == "stopped"
+        texts = [m["content"][0]["text"] for m in await h.messages() if m["role"] == "toolResult"]
+        assert texts == ["Stopped by the user."]
+
+
+async def test_stopping_with_an_approval_open_closes_it() -> None:
+    tool = ToldTool("deploy", approval="ask")
+    async with house([call("deploy")], tools=[tool]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("approvalRequested")
+        await h.hub.stop(Caller(), "a")
+        assert (await running).reason == "stopped"
+        assert await h.approvals() == []
+        resolved = next(e for e in h.client.events() if e["type"] == "approvalResolved")
+        assert resolved["approval"]["decision"]["decision"] == "stopped"
+        assert tool.ran == []
+
+
+async def test_stopping_an_idle_agent_says_that_nothing_ran() -> None:
+    async with house("hi") as h:
+        await h.agent()
+        assert await h.hub.stop(Caller(), "a") == {"stopped": False}
+        await h.prompt()
+        assert await h.hub.stop(Caller(), "a") == {"stopped": False}
+
+
+async def test_two_stops_at_once_both_answer() -> None:
+    async with house([call("slow")], tools=[ToldTool("slow", for_ever)]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("toolExecStart")
+        async with asyncio.timeout(2):
+            first, second = await asyncio.gather(h.hub.stop(Caller(), "a"), h.hub.stop(Caller(), "a"))
+        assert first["stopped"] or second["stopped"]
+        await running
+        assert h.client.types().count("agentEnd") == 1
+
+
+async def test_cancelling_the_prompt_request_stops_its_run_and_leaving_does_not() -> None:
+    async with house([call("slow")], [call("slow")], tools=[ToldTool("slow", for_ever)]) as h:
+        await h.agent()
+        leaver = Client("leaver")
+        left = asyncio.create_task(h.prompt(session=leaver))
+        await h.client.until("toolExecStart")
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        assert (await h.state())["state"] == "running"
+        await h.hub.stop(Caller(), "a")
+        canceller = Client("canceller", cancelled=True)
+        cancelled = asyncio.create_task(h.prompt(session=canceller))
+        await h.client.until("toolExecStart", count=2)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        assert (await h.state())["state"] == "idle"
+
+
+async def test_stopping_a_parent_stops_child_and_grandchild_innermost_first() -> None:
+    async def go_deeper(args: dict[str, Any], ctx: ToolContext) -> str:
+        config = AgentConfig(tools=("helper", "slow"))
+        return (await ctx.run_child(config, "look")).text
+
+    replies = ([call("helper")], [call("helper")], [call("slow")])
+    tools = [ToldTool("helper", go_deeper), ToldTool("slow", for_ever)]
+    async with house(*replies, tools=tools) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("nested:nested:toolExecStart")
+        async with asyncio.timeout(2):
+            await h.hub.stop(Caller(), "a")
+        outcome = await running
+        assert outcome.reason == "stopped"
+        ends = [kind for kind in h.client.types() if kind.endswith("agentEnd")]
+        assert ends == ["nested:nested:agentEnd", "nested:agentEnd", "agentEnd"]
+        everybody = await h.hub.list_agents(cursor=None, limit=100, state="running", parent_agent_id="a", labels=None)
+        assert everybody["agents"] == []
+
+
+async def test_a_child_that_starts_while_the_stop_is_on_its_way_does_not_run() -> None:
+    stopped = asyncio.Event()
+    reached: list[str] = []
+
+    async def late_child(_args: dict[str, Any], ctx: ToolContext) -> str:
+        reached.append("tool")
+        try:
+            await stopped.wait()
+        except asyncio.CancelledError:
+            await ctx.run_child(AgentConfig(), "too late")
+            reached.append("child ran")
+            raise
+        return "unreachable"
+
+    async with house([call("helper")], "child speaks", tools=[ToldTool("helper", late_child)]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("toolExecStart")
+        await h.hub.stop(Caller(), "a")
+        await running
+        assert reached == ["tool"]
+        assert len(h.model.requests) == 1
