@@ -63,6 +63,7 @@ class SqliteReadTx:
     def find(
         self,
         kind: type[R],
+        /,
         *,
         order: str | Sequence[str] = (),
         desc: bool = False,
@@ -79,7 +80,7 @@ class SqliteReadTx:
         check_limit(limit)
         return self._records(kind, self._rows(sql, (*values, -1 if limit is None else limit)))
 
-    def count(self, kind: type[R], **where: Any) -> int:
+    def count(self, kind: type[R], /, **where: Any) -> int:
         """See `ReadTx.count`."""
         conditions, values = conditions_of(where)
         ((number,),) = self._rows(count_sql(kind, conditions), values)
@@ -177,7 +178,7 @@ class SqliteTx(SqliteReadTx):
         self.deleted = self.deleted or gone > 0
         return gone > 0
 
-    def delete_some(self, kind: type[R], limit: int, **where: Any) -> int:
+    def delete_some(self, kind: type[R], limit: int, /, **where: Any) -> int:
         """See `Tx.delete_some`."""
         check_limit(limit)
         conditions, values = conditions_of(where)

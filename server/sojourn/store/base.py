@@ -42,6 +42,7 @@ class ReadTx(Protocol):
     def find(
         self,
         kind: type[R],
+        /,
         *,
         order: str | Sequence[str] = (),
         desc: bool = False,
@@ -56,7 +57,7 @@ class ReadTx(Protocol):
         """
         ...
 
-    def count(self, kind: type[R], **where: Any) -> int:
+    def count(self, kind: type[R], /, **where: Any) -> int:
         """How many records `find` would answer."""
         ...
 
@@ -80,7 +81,7 @@ class Tx(ReadTx, Protocol):
         """Removes a row; answers whether there was one."""
         ...
 
-    def delete_some(self, kind: type[R], limit: int, **where: Any) -> int:
+    def delete_some(self, kind: type[R], limit: int, /, **where: Any) -> int:
         """Removes at most `limit` rows that match; answers how many. For deleting much in pieces."""
         ...
 

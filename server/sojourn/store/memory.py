@@ -110,6 +110,7 @@ class _MemoryReadTx:
     def find(
         self,
         kind: type[R],
+        /,
         *,
         order: str | Sequence[str] = (),
         desc: bool = False,
@@ -131,7 +132,7 @@ class _MemoryReadTx:
             rows.reverse()
         return [kind(*row) for row in rows[:limit]]
 
-    def count(self, kind: type[R], **where: Any) -> int:
+    def count(self, kind: type[R], /, **where: Any) -> int:
         """See `ReadTx.count`."""
         return len(self._tables[kind].matching(where))
 
@@ -179,7 +180,7 @@ class _MemoryTx(_MemoryReadTx):
         table.remove(key)
         return True
 
-    def delete_some(self, kind: type[R], limit: int, **where: Any) -> int:
+    def delete_some(self, kind: type[R], limit: int, /, **where: Any) -> int:
         """See `Tx.delete_some`."""
         check_limit(limit)
         table = self._tables[kind]
