@@ -36,6 +36,10 @@ class Value(BaseModel):
         """The value as plain JSON data in its wire form (camelCase, optional fields that are None left out)."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
+    def json_bytes(self) -> bytes:
+        """The same as compact UTF-8 JSON."""
+        return self.__pydantic_serializer__.to_json(self, by_alias=True, exclude_none=True)
+
 
 def encode(value: Json) -> bytes:
     """JSON data (already `clean`, e.g. from `Value.wire`) as compact UTF-8 JSON."""

@@ -62,7 +62,7 @@ class AgentRecord(Record):
     next_item: int = 1
     parent_agent_id: str | None = None
     parent_call_id: str | None = None
-    usage: str = "{}"
+    usage: str = '{"inputTokens":0,"outputTokens":0}'
     deleted: bool = False
     epoch: int = 0
     """Fences writers once several daemons share a store; constant with SQLite."""
@@ -321,7 +321,7 @@ INDEXES: dict[str, tuple[tuple[str, ...], ...]] = {
     "agents": (("parent_agent_id", "deleted", "activity"), ("state",)),
     "runs": (("agent_id", "created_at"), ("active", "pass_open"), ("created_at",)),
     "calls": (("run_id", "position"), ("owner", "state"), ("client_id", "state")),
-    "inbox": (("agent_id", "state", "position"),),
+    "inbox": (("agent_id", "state", "position"), ("state",)),
     "approvals": (("agent_id", "decided"), ("decided", "since")),
     "requests": (("at",),),
     "jobs": (("state",),),
