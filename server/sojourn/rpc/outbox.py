@@ -116,7 +116,6 @@ class Outbox:
         self._paused = False
         self.flush()
         self._account()
-        self._progress.set()
 
     def flush(self) -> None:
         """Gives the transport what waits, as far as it takes it."""
@@ -124,6 +123,7 @@ class Outbox:
             self._sink.write(self._take(_WRITE_BYTES))
         if self._answers:
             self._account()
+        self._progress.set()
 
     def close(self, *, send: bool) -> None:
         """Takes nothing more. With `send` everything queued goes to the transport first, to be written as it closes."""
