@@ -1,0 +1,256 @@
+"""What a restart finds: interrupted passes get their end, dispatched calls are never run again, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from house import Client, House, ToldTool, call, house, killed_house, pending_tool
+from sojourn.core.agent import AgentConfig, Caller
+from sojourn.core.errors import NothingToResume
+from sojourn.core.messages import TextPart
+from sojourn.tools.base import ToolContext, ToolOutput
+
+pytestmark = pytest.mark.anyio
+
+
+async def for_ever(*_args: Any) -> str:
+    await asyncio.Event().wait()
+    return "never"
+
+
+async def test_killed_during_the_model_call_the_pass_is_interrupted_and_resume_asks_again(tmp_path: Path) -> None:
+    async with killed_house(for_ever, path=tmp_path) as h:
+        await h.agent(max_turns=1)
+        await h.start("hello")
+        await h.client.until("messageStart", count=2)
+    async with house("here I am", path=tmp_path) as h:
+        state = await h.state()
+        assert (state["state"], state["needsReply"]) == ("interrupted", True)
+        kinds = [e["type"] for e in await h.stored_events()][-3:]
+        assert kinds == ["messageReset", "warning", "agentEnd"]
+        assert (await h.stored_events())[-1]["reason"] == "interrupted"
+        outcome = await h.resume()
+        assert (outcome.reason, outcome.output) == ("done", "here I am")
+        starts = [e["messageId"] for e in await h.stored_events() if e["type"] == "messageStart"]
+        assert len(starts) == len(set(starts)), "the second try has a message id of its own"
+
+
+async def test_a_dispatched_call_is_failed_with_a_warning_and_never_run_again(tmp_path: Path) -> None:
+    tool = ToldTool("charge", for_ever)
+    quick = ToldTool("quick")
+    async with killed_house([call("quick"), call("charge")], path=tmp_path, tools=[tool, quick]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("toolExecEnd")
+    assert tool.ran == [{}]
+    async with house("I see", path=tmp_path, tools=[tool, quick]) as h:
+        outcome = await h.resume()
+        assert outcome.output == "I see"
+        assert (len(tool.ran), len(quick.ran)) == (1, 1)
+        results = [(m["toolName"], m["isError"]) for m in await h.messages() if m["role"] == "toolResult"]
+        assert results == [("quick", False), ("charge", True)]
+        codes = [e["code"] for e in await h.stored_events() if e["type"] == "warning"]
+        assert codes == ["runInterrupted", "callInterrupted"]
+
+
+async def test_a_new_prompt_after_a_crash_closes_the_old_round_too(tmp_path: Path) -> None:
+    tool = ToldTool("charge", for_ever)
+    async with killed_house([call("charge")], path=tmp_path, tools=[tool]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("toolExecStart")
+    async with house("fine", path=tmp_path, tools=[tool]) as h:
+        outcome = await h.prompt("forget it")
+        assert outcome.output == "fine"
+        assert [role for role, _ in await h.said()] == ["user", "assistant", "toolResult", "user", "assistant"]
+        assert len(tool.ran) == 1
+        with pytest.raises(NothingToResume):
+            await h.resume()
+
+
+async def test_a_tool_that_may_run_again_does(tmp_path: Path) -> None:
+    first = ToldTool("fetch", for_ever, on_interrupt="rerun")
+    async with killed_house([call("fetch")], path=tmp_path, tools=[first]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("toolExecStart")
+    again = ToldTool("fetch", on_interrupt="rerun")
+    async with house("got it", path=tmp_path, tools=[again]) as h:
+        assert (await h.resume()).output == "got it"
+        assert again.ran == [{}]
+
+
+async def test_a_result_that_came_before_the_placeholder_is_used_after_a_crash(tmp_path: Path) -> None:
+    async def slow(args: dict[str, Any], ctx: ToolContext) -> ToolOutput:
+        await ctx.inbox().resolve(ctx.call_id, "the real one")
+        await asyncio.Event().wait()
+        return ToolOutput.pending("never said")
+
+    async with killed_house([call("build")], path=tmp_path, tools=[ToldTool("build", slow)]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("inboxQueued")
+    async with house("good", path=tmp_path, tools=[pending_tool()]) as h:
+        assert (await h.resume()).output == "good"
+        results = [(m["content"][0]["text"], m["isError"]) for m in await h.messages() if m["role"] == "toolResult"]
+        assert results == [("the real one", False)]
+        assert (await h.state())["inbox"] == 0
+
+
+async def test_pending_calls_and_inbox_are_what_they_were(tmp_path: Path) -> None:
+    async with killed_house([call("build")], "started", path=tmp_path, tools=[pending_tool()]) as h:
+        await h.agent()
+        await h.prompt()
+        await h.resolve("msg-2-call-1", "built")
+        before = (await h.pending(), await h.hub.inbox_list("a"), await h.messages(), await h.stored_events())
+    async with house("thanks", path=tmp_path, tools=[pending_tool()]) as h:
+        after = (await h.pending(), await h.hub.inbox_list("a"), await h.messages(), await h.stored_events())
+        assert after == before
+        assert (await h.resume()).output == "thanks"
+
+
+async def test_recovery_twice_changes_nothing_the_second_time(tmp_path: Path) -> None:
+    async with killed_house(for_ever, path=tmp_path) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("messageStart", count=2)
+    async with house(path=tmp_path) as h:
+        once = await h.stored_events()
+    async with house(path=tmp_path) as h:
+        assert await h.stored_events() == once
+
+
+async def test_on_restart_resume_carries_on_by_itself_and_gives_up_after_three_crashes(tmp_path: Path) -> None:
+    async with killed_house(for_ever, path=tmp_path) as h:
+        await h.agent(on_restart="resume")
+        await h.start()
+        await h.client.until("messageStart", count=2)
+    for _ in range(2):
+        async with killed_house(for_ever, path=tmp_path) as h:
+            async with asyncio.timeout(5):
+                while not h.model.requests:
+                    await asyncio.sleep(0)
+    async with house("never asked", path=tmp_path) as h:
+        await asyncio.sleep(0.05)
+        assert h.model.requests == []
+        end = (await h.stored_events())[-1]
+        assert (end["type"], end["reason"], end["error"]["kind"]) == ("agentEnd", "failed", "crashLoop")
+        assert (await h.prompt("again")).output == "never asked"
+
+
+async def test_the_turn_budget_is_part_of_the_saved_run(tmp_path: Path) -> None:
+    tools = [pending_tool()]
+    async with killed_house([call("build")], [call("build")], path=tmp_path, tools=tools) as h:
+        await h.agent(max_turns=3, pause_on_pending=True)
+        await h.prompt()
+        await h.resolve("msg-2-call-1")
+        assert (await h.resume()).reason == "paused"
+    async with house([call("build")], [call("build")], path=tmp_path, tools=tools) as h:
+        pending = [c["callId"] for c in await h.pending()]
+        await h.resolve(pending[0])
+        assert (await h.resume()).reason == "paused"
+        for open_call in await h.pending():
+            await h.resolve(open_call["callId"])
+        outcome = await h.resume()
+        assert outcome.reason == "maxTurns"
+        assert len(h.model.requests) == 1
+        h.model.replies = ["still here"]
+        assert (await h.prompt("and now?")).output == "still here"
+
+
+async def test_the_same_request_after_a_kill_waits_for_the_same_run(tmp_path: Path) -> None:
+    caller = Caller(client_id="c", request_id="r1", body_sha256="x")
+    tool = ToldTool("deploy", approval="ask")
+    async with killed_house([call("deploy")], path=tmp_path, tools=[tool]) as h:
+        await h.agent()
+        accepted = await h.start(caller=caller)
+        await h.client.until("approvalRequested")
+    async with house("once", path=tmp_path, tools=[tool]) as h:
+        waiting = asyncio.create_task(h.prompt(caller=caller))
+        await asyncio.sleep(0.02)
+        await h.decide((await h.approvals())[0]["approvalId"])
+        outcome = await waiting
+        assert outcome.run_id == accepted.run_id
+        assert [role for role, _ in await h.said()].count("user") == 1
+        assert (await h.prompt(caller=caller)).run_id == accepted.run_id
+        assert tool.ran == [{}]
+
+
+async def asks_through_child(h: House, tools: list[ToldTool]) -> None:
+    await h.agent()
+    await h.start()
+    await h.client.until("nested:approvalRequested")
+
+
+def delegating(on_interrupt: str) -> ToldTool:
+    async def run(args: dict[str, Any], ctx: ToolContext) -> str:
+        return (await ctx.run_child(AgentConfig(tools=("deploy",)), "deploy it")).text
+
+    return ToldTool("helper", run, on_interrupt=on_interrupt)  # type: ignore[arg-type]
+
+
+async def test_a_childs_open_approval_and_its_parents_run_survive_together(tmp_path: Path) -> None:
+    deploy = ToldTool("deploy", approval="ask")
+    tools = [delegating("rerun"), deploy]
+    async with killed_house([call("helper")], [call("deploy")], path=tmp_path, tools=tools) as h:
+        await asks_through_child(h, tools)
+        before = await h.approvals("a")
+        seq = (await h.state())["seq"]
+    assert before[0]["path"] == [{"agentId": "a", "callId": "msg-2-call-1"}]
+    async with house("child done", "parent done", path=tmp_path, tools=tools) as h:
+        assert await h.approvals("a") == before
+        assert (await h.state())["state"] == "waiting"
+        assert (await h.state())["seq"] == seq, "no event: it only waits again"
+        await h.hub.attach(h.client, "a", after_seq=seq, deltas=True)
+        await h.decide(before[0]["approvalId"])
+        await h.client.until("agentEnd")
+        outcome = await h.hub.wait("a", None)
+        assert (outcome.reason, outcome.output) == ("done", "parent done")
+        assert deploy.ran == [{}]
+        children = await h.hub.list_agents(cursor=None, limit=9, state=None, parent_agent_id="a", labels=None)
+        assert len(children["agents"]) == 1
+        kinds = [kind for kind in h.client.types() if kind.startswith("nested")]
+        assert kinds[-1] == "nested:agentEnd"
+
+
+async def test_the_child_of_a_tool_that_may_not_run_again_is_stopped_with_its_parent(tmp_path: Path) -> None:
+    deploy = ToldTool("deploy", approval="ask")
+    tools = [delegating("fail"), deploy]
+    async with killed_house([call("helper")], [call("deploy")], path=tmp_path, tools=tools) as h:
+        await asks_through_child(h, tools)
+    async with house("noted", path=tmp_path, tools=tools) as h:
+        assert await h.approvals() == []
+        assert (await h.state())["state"] == "interrupted"
+        ends = [e for e in await h.stored_events() if e["type"] in ("nested", "agentEnd")][-2:]
+        assert [e["type"] for e in ends] == ["nested", "agentEnd"]
+        assert ends[0]["event"]["reason"] == "interrupted"
+        assert (await h.resume()).output == "noted"
+        assert deploy.ran == []
+
+
+async def test_a_queued_prompt_survives_and_starts_its_own_pass(tmp_path: Path) -> None:
+    tool = ToldTool("deploy", approval="ask")
+    async with killed_house([call("deploy")], path=tmp_path, tools=[tool]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("approvalRequested")
+        accepted = await h.hub.prompt(
+            Caller(),
+            "a",
+            (TextPart(text="and then this"),),
+            if_busy="queue",
+            on_approval=None,
+            wait=False,
+            session=Client(),
+        )
+        assert accepted.item_id
+    async with house("both", path=tmp_path, tools=[tool]) as h:
+        await h.decide((await h.approvals())[0]["approvalId"])
+        async with asyncio.timeout(5):
+            outcome = await h.hub.wait("a", None)
+        assert outcome.output == "both"
+        assert ("user", "and then this") in await h.said()
