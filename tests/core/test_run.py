@@ -47,6 +47,7 @@ HISTORY = [user("earlier"), AssistantMessage(content=parts("answer"))]
 
 
 def test_a_fresh_run_asks_the_model_once_and_is_done() -> None:
+    """R-DR-01, R-DR-05, R-DR-06."""
     run = AgentRun.new("hi")
     assert run.next_step() == CallModel(prompt=user("hi"), history=[], turn=1)
     assert run.model_response(ModelTurn.text("hello")) == Continue()
@@ -58,6 +59,7 @@ def test_a_fresh_run_asks_the_model_once_and_is_done() -> None:
 
 
 def test_input_history_is_sent_and_is_not_the_runs_own() -> None:
+    """R-DR-05."""
     run = AgentRun.new("hi").with_history(HISTORY)
     step = run.next_step()
     assert isinstance(step, CallModel)
@@ -132,6 +134,7 @@ def test_no_turn_is_emitted_when_none_is_allowed() -> None:
 
 
 def test_the_tools_of_the_last_turn_still_run_and_their_results_are_kept() -> None:
+    """R-DR-10."""
     run = at_calls(call(), max_turns=1)
     run.tool_results([result("a", "done")])
     with pytest.raises(MaxTurns) as caught:
@@ -179,6 +182,7 @@ def test_an_exhausted_budget_is_still_exhausted_after_a_reload(reload) -> None:
 
 @pytest.mark.parametrize("reload", RELOADS)
 def test_results_enter_the_history_in_call_order_whatever_their_arrival(reload) -> None:
+    """R-DR-07, R-DR-15."""
     run = at_calls(call("a"), call("b", "mul"), call("c"))
     run.tool_results([result("c", "3")])
     run = reload(run)
@@ -202,6 +206,7 @@ BAD_RESULTS = {
 
 @pytest.mark.parametrize("bad", BAD_RESULTS)
 def test_a_batch_with_one_bad_result_is_refused_as_a_whole(bad) -> None:
+    """R-DR-12, R-DR-15."""
     run = at_calls(call("a"), call("b"))
     run.tool_results([result("b")])
     refused(run, lambda: run.tool_results(BAD_RESULTS[bad]()))
@@ -338,6 +343,7 @@ LEGAL = {
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("state", STATES)
 def test_a_call_out_of_order_is_refused_by_name_and_the_run_can_still_finish(state, name) -> None:
+    """R-DR-11."""
     run = STATES[state]()
     assert run.state == state
     assert (state in ACCEPTS[name]) == (name in LEGAL[state])

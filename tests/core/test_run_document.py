@@ -103,6 +103,7 @@ def test_a_reloaded_run_is_the_same_run(make: str, reload: Callable[[AgentRun], 
 
 @pytest.mark.parametrize("reload", RELOADS)
 def test_a_reloaded_run_asks_for_the_same_calls_and_can_be_finished(reload: Callable[[AgentRun], AgentRun]) -> None:
+    """R-DR-13."""
     run = at_calls(call("a"), call("b"))
     first = run.next_step()
     again = reload(run)
@@ -158,6 +159,8 @@ def script(run: AgentRun, between: Callable[[AgentRun], AgentRun]) -> tuple[Agen
 
 @pytest.mark.parametrize("reload", RELOADS)
 def test_reloading_after_every_call_changes_nothing(reload: Callable[[AgentRun], AgentRun]) -> None:
+    """R-DR-04."""
+
     def start() -> AgentRun:
         return AgentRun.new("go").with_history([user("x")]).max_turns(6).max_invalid_tool_call_retries(1)
 
@@ -190,6 +193,7 @@ def refusal(document: dict[str, Any], load: str = "load data") -> FormatUnsuppor
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("found", [RUN_FORMAT + 1, RUN_FORMAT - 1, 99, "1", None, True, 1.5])
 def test_another_format_is_refused_with_both_numbers(found: Any, load: str) -> None:
+    """R-DR-28."""
     error = refusal({**rich().document(), "format": found}, load)
     assert (error.data.get("found"), error.data["supported"]) == (found, RUN_FORMAT)
     assert repr(found) in str(error)
@@ -202,6 +206,7 @@ def test_another_format_is_refused_before_its_fields_are_looked_at() -> None:
 
 @pytest.mark.parametrize("load", LOADS)
 def test_an_unknown_field_is_refused_by_name(load: str) -> None:
+    """R-DR-29."""
     error = refusal({**rich().document(), "mood": "good"}, load)
     assert error.data == {"kind": "formatUnsupported", "field": "mood"}
     assert "'mood'" in str(error)
@@ -325,6 +330,7 @@ def test_the_machine_does_not_grow_with_the_conversation() -> None:
 
 
 def test_the_machine_alone_says_which_calls_are_open() -> None:
+    """R-DR-01."""
     machine = json.loads(rich().machine())
     assert set(machine) == set(rich().document()) - {"history", "messages", "modelCalls", "entries"}
     assert [made["id"] for made in machine["round"]["calls"]] == ["a", "b", "c"]

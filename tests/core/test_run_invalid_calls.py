@@ -67,6 +67,7 @@ def failing(run: AgentRun, action: InvalidToolCallAction) -> RunFailed:
     ],
 )
 def test_the_question_names_the_call_and_the_reason(made: ToolCallPart, reason: str) -> None:
+    """R-DR-09, R-DR-21."""
     run = AgentRun.new("go").with_history([user("x")]).max_turns(4).tool_choice(ToolChoice(mode="tool", name="add"))
     run.next_step()
     outcome = run.model_response(calling(call("ok"), made, allowed=("add",)))
@@ -111,6 +112,7 @@ def test_no_question_is_pending_unless_one_was_asked() -> None:
 
 
 def test_fail_ends_the_run_naming_the_tool_and_those_there_are() -> None:
+    """R-DR-09."""
     error = failing(asking(call("a"), call("b", "nope")), Action.fail())
     assert isinstance(error, UnknownToolCall)
     assert (error.data["toolName"], error.data["availableTools"]) == ("nope", list(TOOLS))
@@ -121,6 +123,7 @@ def test_fail_ends_the_run_naming_the_tool_and_those_there_are() -> None:
 
 @pytest.mark.parametrize(("reason", "said"), [("enough of it", "enough of it"), (None, "the driver")])
 def test_stop_ends_the_run_with_its_reason(reason: str | None, said: str) -> None:
+    """R-DR-09."""
     error = failing(asking(call("a", "nope")), Action.stop(reason))
     assert isinstance(error, Cancelled)
     assert said in error.data["reason"]
@@ -131,6 +134,7 @@ def test_stop_ends_the_run_with_its_reason(reason: str | None, said: str) -> Non
 
 
 def test_retry_records_the_turn_with_feedback_and_costs_a_turn() -> None:
+    """R-DR-09."""
     run = asking(call("a"), call("b", "nope"), call("c"), retries=1)
     assert run.resolve_invalid_tool_call(Action.retry("there is no nope")) == TurnRetried()
     step = run.next_step()
@@ -208,6 +212,7 @@ def test_a_retry_on_the_last_turn_is_kept_before_the_budget_ends_the_run() -> No
 
 @pytest.mark.parametrize("reload", [lambda run: run, *RELOADS])
 def test_repair_renames_the_call_and_everything_runs(reload: Callable[[AgentRun], AgentRun]) -> None:
+    """R-DR-09."""
     run = asking(call("a"), call("b", "nope", {"y": 2}))
     assert run.resolve_invalid_tool_call(Action.repair("mul")) == Continue()
     step = reload(run).next_step()
@@ -249,6 +254,7 @@ def test_a_renamed_call_with_malformed_arguments_is_asked_about_again() -> None:
 
 @pytest.mark.parametrize("reload", [lambda run: run, *RELOADS])
 def test_skip_answers_the_call_and_nothing_of_the_turn_runs(reload: Callable[[AgentRun], AgentRun]) -> None:
+    """R-DR-09, R-DR-19."""
     run = asking(call("a"), call("b", "nope"), call("c", "nope"))
     run.resolve_invalid_tool_call(Action.repair("mul"))
     run = reload(run)

@@ -41,6 +41,7 @@ def nested(depth: int) -> list[Any]:
 
 
 def test_entries_keep_their_order_and_are_never_sent() -> None:
+    """R-DR-30, R-DR-31."""
     plain, noted = AgentRun.new("go").max_turns(3), AgentRun.new("go").max_turns(3)
     assert noted.append_entry("approval", {"by": "me", "why": None}) == 0
     for run in (plain, noted):

@@ -34,11 +34,13 @@ def step(checkpoint: Path, *options: str, typed: str = "") -> str:
     ],
 )
 def test_the_person_decides_what_runs(tmp_path: Path, typed: str, output: str) -> None:
+    """R-DR-02, R-DR-14, R-DR-16, R-DR-17, R-DR-20, R-DR-22."""
     assert step(tmp_path / "run.json", typed=typed) == output
     assert not (tmp_path / "run.json").exists()
 
 
 def test_the_run_waits_in_its_file_for_another_process(tmp_path: Path) -> None:
+    """R-DR-04, R-DR-13, R-DR-18, R-DR-22."""
     checkpoint = tmp_path / "run.json"
     assert step(checkpoint, "--pause").startswith("stopped")
     saved = json.loads(checkpoint.read_text())
