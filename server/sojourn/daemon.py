@@ -65,6 +65,7 @@ def run(options: ServeOptions) -> int:
     if sys.platform == "win32":
         raise CannotStart("Sojourn needs unix sockets and signals; on Windows it runs inside WSL.")
     os.umask(0o077)
+    gc.disable()  # Until `_settle_gc`: most of a start is imports, whose objects all stay.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))  # Nothing has begun that could be saved.
     ready = Ready()
@@ -96,6 +97,8 @@ def _run_loop(daemon: _Daemon, ends: Stdio | None) -> int:
     loop.set_default_executor(threads)
     try:
         code = loop.run_until_complete(daemon.serve(ends))
+    except CannotStart:
+        raise
     except BaseException:
         log.critical("The daemon ends by a fault of its own.", exc_info=True)
         raise
@@ -125,8 +128,11 @@ class _Daemon:
             async with self._hub() as hub, self._host(hub) as host:
                 self._listen_for_signals(host)
                 return await (self._serve_stdio(host, ends) if ends else self._serve_sockets(host))
-        except* (CannotListen, SojournError) as group:
-            raise CannotStart(_words(group)) from group
+        except (CannotListen, SojournError, ExceptionGroup) as error:
+            reason = _only(error)
+            if isinstance(reason, (CannotListen, SojournError)):
+                raise CannotStart(str(reason)) from None
+            raise
 
     def end(self, why: str, *, within_s: float | None = END_S) -> None:
         """Begins the end. Within `within_s` seconds the process is gone, whatever is in the way."""
@@ -310,6 +316,7 @@ def _settle_gc() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 25, 25)
 
 
@@ -330,11 +337,11 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _words(group: BaseExceptionGroup[Exception]) -> str:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return str(found)
+def _only(error: BaseException) -> BaseException:
+    """What is inside of groups that task groups make of a single failure."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _leave(threads: ThreadPoolExecutor, code: int) -> None:
