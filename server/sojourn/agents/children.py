@@ -33,6 +33,8 @@ class Family:
         self._p = p
         self._call = call
         self._made = 0
+        self._used: dict[str, int] = {}
+        """How often this call has prompted each child, in this life."""
 
     def _next_id(self) -> str:
         self._made += 1
@@ -42,9 +44,8 @@ class Family:
     async def run_child(self, config: AgentConfig | str, prompt: str) -> ChildReply:
         """Runs a child inside this call and answers its reply. Raises `Aborted` when stopped."""
         child_id = config if isinstance(config, str) else self._next_id()
-        await self._begin(child_id, config, prompt, foreground=True)
-        outcome = await self._rt.passes_of.wait_until_over(child_id)
-        return _reply(child_id, outcome)
+        run_id = await self._begin(child_id, config, prompt, foreground=True)
+        return _reply(child_id, await self._rt.passes_of.wait_until_over(child_id, run_id))
 
     async def start_child(self, config: AgentConfig | str, prompt: str) -> str:
         """Starts a child in the background; its reply becomes the result of this call through the inbox."""
@@ -52,45 +53,42 @@ class Family:
         await self._begin(child_id, config, prompt, foreground=False)
         return child_id
 
-    async def _begin(self, child_id: str, config: AgentConfig | str, prompt: str, *, foreground: bool) -> None:
-        """Enters the child, or finds it where a former life of this call left it."""
-        rt, p = self._rt, self._p
-        known = await rt.store.read(
-            lambda tx: (tx.get(AgentRecord, child_id), tx.get(CallRecord, p.agent_id, self._call.call_id))
-        )
-        child, call = known
-        if child is not None and call is not None and call.child_agent_id is not None and self._is_own(child):
-            await self._enter_again(child, prompt, foreground=foreground)
-            return
+    async def _begin(self, child_id: str, config: AgentConfig | str, prompt: str, *, foreground: bool) -> str | None:
+        """Prompts the child, or finds the run that a former life of this call began; the id of the run."""
+        rt = self._rt
+        self._used[child_id] = number = self._used.get(child_id, 0) + 1
+        child, runs = await rt.store.read(lambda tx: self._known(tx, child_id, foreground=foreground))
+        if len(runs) >= number:
+            await self._enter_again(runs[number - 1], foreground=foreground)
+            return runs[number - 1].run_id
         if child is None:
             wanted = config if isinstance(config, AgentConfig) else AgentConfig()
             await rt.write("child", lambda ledger: self._create(ledger, child_id, wanted))
         else:
             await rt.write("child", lambda ledger: self._link(ledger, child_id))
-        await self._prompt(child_id, prompt, foreground=foreground)
+        nest = self._nest() if foreground else None
+        return await rt.passes_of.prompt_child(child_id, parts(prompt), nest, check=self._check)
 
-    def _is_own(self, child: AgentRecord) -> bool:
-        return child.parent_agent_id == self._p.agent_id and child.parent_call_id == self._call.call_id
+    def _known(self, tx: ReadTx, child_id: str, *, foreground: bool) -> tuple[AgentRecord | None, list[RunRecord]]:
+        """The child, if it is there, and the runs that this call has begun in it, oldest first."""
+        child = tx.get(AgentRecord, child_id)
+        if child is None:
+            return None, []
+        runs = tx.find(RunRecord, agent_id=child_id, order=("created_at", "run_id"))
+        own = child.parent_agent_id == self._p.agent_id and child.parent_call_id == self._call.call_id
+        wanted = self._call.call_id if foreground else None
+        return child, [run for run in runs if own and run.nested_call_id == wanted]
 
-    async def _enter_again(self, child: AgentRecord, prompt: str, *, foreground: bool) -> None:
+    async def _enter_again(self, run: RunRecord, *, foreground: bool) -> None:
         """After a restart: the child's pass goes on, is resumed, or has ended already."""
-        rt = self._rt
-        runs = await rt.store.read(
-            lambda tx: tx.find(RunRecord, agent_id=child.agent_id, order=("created_at", "run_id"), desc=True, limit=1)
-        )
-        if not runs:
-            await self._prompt(child.agent_id, prompt, foreground=foreground)
-        elif runs[0].pass_open:
-            rt.passes_of.wake(child.agent_id)
-        elif runs[0].active:
-            await rt.passes_of.resume_child(child.agent_id, self._nest() if foreground else None)
+        child_id = run.agent_id or ""
+        if run.pass_open:
+            self._rt.passes_of.wake(child_id)
+        elif run.active:
+            await self._rt.passes_of.resume_child(child_id, self._nest() if foreground else None)
 
     def _nest(self) -> tuple[str, str]:
         return self._p.agent_id, self._call.call_id
-
-    async def _prompt(self, child_id: str, prompt: str, *, foreground: bool) -> None:
-        nest = self._nest() if foreground else None
-        await self._rt.passes_of.prompt_child(child_id, parts(prompt), nest, check=self._check)
 
     def _check(self, ledger: Ledger) -> None:
         """Refuses to start a child under a parent that is being stopped or has ended."""

@@ -135,8 +135,8 @@ class Control:
         nest: tuple[str, str] | None,
         *,
         check: Callable[[Ledger], None],
-    ) -> None:
-        """Starts a child's pass inside its parent's call."""
+    ) -> str | None:
+        """Starts a child's pass inside its parent's call; the id of its run."""
         message = UserMessage(content=content)
 
         def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
@@ -159,7 +159,7 @@ class Control:
             )
             return Accepted(agent_id=child_id, run_id=_need(p).run_id)
 
-        await self._open(child_id, change, caller=Caller(), name="accept")
+        return (await self._open(child_id, change, caller=Caller(), name="accept")).run_id
 
     async def resume_child(self, child_id: str, nest: tuple[str, str] | None) -> None:
         """Carries an interrupted or paused child on, inside its parent's call."""
@@ -239,8 +239,11 @@ class Control:
                 raise RunNotFound(f"The queued prompt {item_id!r} was removed before a run read it.")
             await future
 
-    def ended(self, agent_id: str) -> None:
-        """A pass has ended: its waiters look again."""
+    def ended(self, agent_id: str, run_id: str) -> None:
+        """A pass has ended: nobody drives the agent from here on, whoever waits for it looks again."""
+        live = self._rt.live.get(agent_id)
+        if live is not None and live.run_id == run_id:
+            del self._rt.live[agent_id]
         for future in self._waiters.pop(agent_id, []):
             if not future.done():
                 future.set_result(None)
@@ -369,7 +372,7 @@ class Control:
         finally:
             if self._rt.live.get(p.agent_id) is p:
                 del self._rt.live[p.agent_id]
-            if isinstance(p.todo, Over):
+            if isinstance(p.todo, Over) and p.agent_id not in self._rt.live:
                 self._rt.feed.nest(p.agent_id, ())
             self._locks_trim(p.agent_id)
         if isinstance(p.todo, Wait) and p.nudged:

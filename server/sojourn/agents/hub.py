@@ -174,8 +174,8 @@ class Hub:
         match item:
             case Wake(agent_id):
                 self._control.wake(agent_id)
-            case PassEnded(agent_id, _, continue_inbox):
-                self._control.ended(agent_id)
+            case PassEnded(agent_id, run_id, continue_inbox):
+                self._control.ended(agent_id, run_id)
                 if continue_inbox and self.state != "draining":
                     self.spawn(self._control.continue_inbox(agent_id), f"inbox {agent_id}")
             case InboxArrived(agent_id):
