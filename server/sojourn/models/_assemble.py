@@ -58,10 +58,10 @@ class Stream:
 class TextSlot:
     """A text, reasoning or refusal part in the making."""
 
+    position: int
     kind: TextKind
     stream: Stream = field(default_factory=Stream)
     opaque: Json = None
-    closed: bool = False
 
 
 @dataclass(slots=True)
@@ -104,21 +104,23 @@ class AnswerBuilder:
         return [slot for slot in self.slots if isinstance(slot, CallSlot)]
 
     def add_text(self, kind: TextKind, piece: str) -> list[ModelDelta]:
-        """`piece` goes to the last part if that is an open one of this kind, else begins a new one."""
+        """`piece` goes to the last part if that is one of this kind, else begins a new one."""
         if not piece:
             return []
-        slot = self.text_slot(kind)
-        told = slot.stream.add(piece)
-        return [ModelDelta(len(self.slots) - 1, _delta_kind(kind), told)] if told else []
-
-    def text_slot(self, kind: TextKind) -> TextSlot:
-        """The last part if it is an open one of this kind, else a new one."""
         last = self.slots[-1] if self.slots else None
-        if isinstance(last, TextSlot) and last.kind == kind and not last.closed:
-            return last
-        slot = TextSlot(kind)
+        slot = last if isinstance(last, TextSlot) and last.kind == kind else self.open_text(kind)
+        return self.add_piece(slot, piece)
+
+    def open_text(self, kind: TextKind) -> TextSlot:
+        """A new text, reasoning or refusal part at the end."""
+        slot = TextSlot(len(self.slots), kind)
         self.slots.append(slot)
         return slot
+
+    def add_piece(self, slot: TextSlot, piece: str) -> list[ModelDelta]:
+        """More of the text of a part."""
+        told = slot.stream.add(piece)
+        return [ModelDelta(slot.position, _delta_kind(slot.kind), told)] if told else []
 
     def open_call(self, *, id: str, name: str) -> CallSlot:
         """A new call at the end."""

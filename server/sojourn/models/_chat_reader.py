@@ -178,12 +178,12 @@ def read_usage(usage: dict[str, Any] | None) -> Usage | None:
     if usage is None:
         return None
     prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-    cached = _count(prompt, "cached_tokens")
+    cached = count(prompt, "cached_tokens")
     return Usage(
-        input_tokens=_count(usage, "prompt_tokens") or 0,
-        output_tokens=_count(usage, "completion_tokens") or 0,
-        cached_input_tokens=cached if cached is not None else _count(usage, "prompt_cache_hit_tokens"),
-        reasoning_tokens=_count(completion, "reasoning_tokens"),
+        input_tokens=count(usage, "prompt_tokens") or 0,
+        output_tokens=count(usage, "completion_tokens") or 0,
+        cached_input_tokens=cached if cached is not None else count(usage, "prompt_cache_hit_tokens"),
+        reasoning_tokens=count(completion, "reasoning_tokens"),
     )
 
 
@@ -218,7 +218,8 @@ def _choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _count(holder: Json, key: str) -> int | None:
+def count(holder: Json, key: str) -> int | None:
+    """The count that a provider reports under `key`; None when it is none."""
     value = holder.get(key) if isinstance(holder, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Any
-
-import orjson
 
 from sojourn.core.history import project, wire_name
 from sojourn.core.messages import ToolChoice, ToolSpec
 
 from ._chat_dialects import ChatDialect
+from ._request import OUTPUT_NAME, encode_body, sampling_fields
 from .base import ModelRequest, ModelSpec
-
-OUTPUT_NAME = "final_result"
-_MAX_TOKENS = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
-_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
 def chat_body(request: ModelRequest, spec: ModelSpec, dialect: ChatDialect) -> bytes:
-    """The JSON body. `extra` of the spec wins over all of it, dicts one level deep."""
+    """The JSON body."""
     body: dict[str, Any] = {"model": spec.model, "messages": _messages(request, dialect), "stream": True}
     if dialect.stream_usage:
         body["stream_options"] = {"include_usage": True}
     body |= _tools(request, dialect)
     body |= _output(request, dialect)
-    body |= _sampling(request.sampling, dialect)
-    for key, value in spec.extra.items():
-        old = body.get(key)
-        body[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
-    return orjson.dumps(body)
-
-
-def advertised(tools: tuple[ToolSpec, ...]) -> dict[str, str]:
-    """Each tool's name on the wire and what it stands for."""
-    return {wire_name(tool.name): tool.name for tool in tools}
-
-
-def snake(key: str) -> str:
-    """`topP` as `top_p`."""
-    return _CAPITAL.sub(r"_\1", key).lower()
+    body |= sampling_fields(request.sampling, {"max_tokens": dialect.max_tokens})
+    return encode_body(body, spec.extra)
 
 
 def _messages(request: ModelRequest, dialect: ChatDialect) -> list[dict[str, Any]]:
@@ -82,12 +62,3 @@ def _output(request: ModelRequest, dialect: ChatDialect) -> dict[str, Any]:
     if dialect.output == "json_object":
         return {"response_format": {"type": "json_object"}}
     return {"response_format": {"type": "json_schema", "json_schema": {"name": OUTPUT_NAME, "schema": dict(schema)}}}
-
-
-def _sampling(sampling: Mapping[str, Any], dialect: ChatDialect) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, value in sampling.items():
-        name = snake(key)
-        if value is not None:
-            fields[dialect.max_tokens if name in _MAX_TOKENS else name] = value
-    return fields

@@ -35,4 +35,5 @@ def _lazy(module: str, name: str) -> Factory:
 BACKENDS: Mapping[str, Factory] = {
     "scripted": _lazy("scripted", "ScriptedModel"),
     "openai-chat": _lazy("openai_chat", "OpenAIChat"),
+    "anthropic": _lazy("anthropic", "Anthropic"),
 }
