@@ -35,5 +35,6 @@ def _lazy(module: str, name: str) -> Factory:
 BACKENDS: Mapping[str, Factory] = {
     "scripted": _lazy("scripted", "ScriptedModel"),
     "openai-chat": _lazy("openai_chat", "OpenAIChat"),
+    "openai-responses": _lazy("openai_responses", "OpenAIResponses"),
     "anthropic": _lazy("anthropic", "Anthropic"),
 }
