@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from house import Client, House, ToldTool, call, house, killed_house, pending_tool
+
 from sojourn.core.agent import Caller, Limits
 from sojourn.core.approvals import args_sha256
 from sojourn.core.errors import AgentBusy, AlreadyDecided, ApprovalNotFound, InvalidParams, NothingToResume

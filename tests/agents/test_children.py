@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from house import Client, ToldTool, call, house
+
 from sojourn.agents.runtime import HubLimits
 from sojourn.core.agent import AgentConfig, Caller, Limits
 from sojourn.tools.base import ToolContext, ToolOutput

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from house import Client, ToldTool, call, house
+
 from sojourn.core.errors import AgentNotFound, SeqAhead
 from sojourn.core.messages import TextPart
 from sojourn.models.base import ModelAnswer, ModelDelta, ModelNotice, ModelRequest, ModelReset

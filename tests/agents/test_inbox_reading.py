@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from house import House, ToldTool, call, house, killed_house, pending_tool
+
 from sojourn.core.agent import Caller
 from sojourn.core.errors import AlreadyDecided, CallNotFound, NothingToResume
 from sojourn.core.messages import TextPart

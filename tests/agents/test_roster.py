@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from house import ToldTool, call, house, pending_tool
+
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import (
     AgentBusy,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from house import ToldTool, call, house, pending_tool
+
 from sojourn.core.agent import AgentConfig
 from sojourn.tools.base import ToolContext
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-
 from house import Client, ToldTool, call, house
+
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.models.base import ModelDelta, ModelEvent, ModelRequest
 from sojourn.tools.base import ToolContext
