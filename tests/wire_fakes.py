@@ -25,6 +25,7 @@ from sojourn.methods._table import METHODS, Mutating, Params, method
 from sojourn.rpc.answers import encode_notification
 from sojourn.rpc.host import Host, WireLimits
 from sojourn.rpc.listen import serve_unix
+from sojourn.rpc.stdio import Stdio, claim, serve_stdio
 
 LIMIT_S = 10.0
 
@@ -49,6 +50,9 @@ class FakeHub:
 
     async def status(self) -> dict[str, Any]:
         return {"state": "ready", "agents": 3, "activeRuns": 1, "store": {"path": "memory", "bytes": 0}}
+
+    async def list_agents(self, **_: Any) -> dict[str, Any]:
+        return {"agents": []}
 
     async def shutdown(self, mode: str) -> None:
         self.shut_down.append(mode)
@@ -356,17 +360,13 @@ async def until(true: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-async def _serve_stdio() -> int:
-    from sojourn.rpc.stdio import claim, serve_stdio
-
-    ends = claim()
-    hub = FakeHub()
+async def _serve_stdio(ends: Stdio) -> int:
     with wire_methods():
-        return await serve_stdio(Host(hub), ends)  # type: ignore[arg-type]
+        return await serve_stdio(Host(FakeHub()), ends)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
     import logging
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
-    sys.exit(anyio.run(_serve_stdio))
+    sys.exit(anyio.run(_serve_stdio, claim()))

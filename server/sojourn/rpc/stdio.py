@@ -7,6 +7,7 @@ fd 1, and fd 1 itself becomes stderr; fd 0 becomes `/dev/null`. Children inherit
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import stat
@@ -39,18 +40,18 @@ class Stdio:
 def claim() -> Stdio:
     """Takes fd 0 and fd 1 for frames. Raises `CannotListen` when they are closed. To be called once, early."""
     try:
-        taken = Stdio(os.dup(0), os.dup(1))
+        # Above 2: where stderr is closed, the lowest free number would be its.
+        taken = Stdio(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3))
     except OSError:
         raise CannotListen("--stdio needs an open stdin and stdout.") from None
     sys.stdout.flush()
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    nowhere = os.open(os.devnull, os.O_RDWR)  # becomes stderr itself where that is closed
     os.dup2(nowhere, 0)
-    try:
-        os.dup2(2, 1)
-    except OSError:  # stderr is closed
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-    os.close(nowhere)
+    os.dup2(2, 1)
+    if nowhere == 2:
+        os.set_inheritable(2, True)
+    else:
+        os.close(nowhere)
     return taken
 
 
