@@ -10,10 +10,19 @@ import pytest
 from models.loopback import Heard, asked, calls_of, listen, text_in
 
 from sojourn.core.errors import ModelError
-from sojourn.core.messages import AssistantMessage, Message, ToolSpec, text_of, tool_result, user
+from sojourn.core.messages import (
+    AssistantMessage,
+    LateResultMessage,
+    Message,
+    ToolSpec,
+    parts,
+    text_of,
+    tool_result,
+    user,
+)
 from sojourn.models.base import ModelSpec
-from sojourn.models.openai_chat import OpenAIChat
 from sojourn.models.retry import RetryPolicy
+from sojourn.models.table import make_model
 
 pytest.importorskip("llmock")
 pytestmark = pytest.mark.anyio
@@ -26,14 +35,25 @@ WEATHER = ToolSpec(
 QUICK = RetryPolicy(max_retries=2, first_delay_s=0.05)
 
 
-def model_at(llmock: Any, **fields: Any) -> OpenAIChat:
-    base = {"name": "mock", "backend": "openai-chat", "model": "gpt-5", "idle_timeout_s": 2.0, "total_timeout_s": 20.0}
-    spec = ModelSpec(**{**base, "base_url": llmock.base_url(), "api_key_env": "OPENAI_API_KEY", **fields})
-    return OpenAIChat(spec, policy=QUICK)
+BACKENDS = {"openai-chat": "openai", "openai-responses": "openai", "anthropic": "anthropic"}
 
 
-async def test_a_conversation_with_tools_comes_to_its_end(llmock: Any) -> None:
-    model = model_at(llmock)
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def model_at(llmock: Any, backend: str = "openai-chat", **fields: Any) -> Any:
+    url = llmock.base_url(BACKENDS[backend])
+    base = {"name": "mock", "backend": backend, "model": "gpt-5", "idle_timeout_s": 2.0, "total_timeout_s": 20.0}
+    spec = ModelSpec(**{**base, "base_url": url, "api_key_env": "OPENAI_API_KEY", **fields})
+    model = make_model(spec)
+    model._policy = QUICK
+    return model
+
+
+async def test_a_conversation_with_tools_comes_to_its_end(llmock: Any, backend: str) -> None:
+    model = model_at(llmock, backend)
     messages: list[Message] = [user("What is the weather in Paris?")]
     first = await listen(model, asked(*messages, tools=(WEATHER,), system="Use the tool."))
     said = AssistantMessage(content=first.answer.content)
@@ -48,10 +68,8 @@ async def test_a_conversation_with_tools_comes_to_its_end(llmock: Any) -> None:
     assert await asyncio.to_thread(lambda: len(llmock.requests)) == 2
 
 
-async def test_a_late_result_and_a_second_prompt_are_accepted(llmock: Any) -> None:
-    from sojourn.core.messages import LateResultMessage, parts
-
-    model = model_at(llmock)
+async def test_a_late_result_and_a_second_prompt_are_accepted(llmock: Any, backend: str) -> None:
+    model = model_at(llmock, backend)
     first = await listen(model, asked(user("Weather in Oslo?"), tools=(WEATHER,)))
     said = AssistantMessage(content=first.answer.content)
     call = said.calls[0]
@@ -82,10 +100,10 @@ PASSING: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("fault", PASSING)
-async def test_a_fault_that_passes_is_survived_as_a_good_client_would(fault: str, llmock: Any) -> None:
+async def test_a_fault_that_passes_is_survived_as_a_good_client_would(fault: str, llmock: Any, backend: str) -> None:
     llmock.reply("All of the answer, to the last word.", times=None)
     PASSING[fault](llmock)
-    model = model_at(llmock, idle_timeout_s=0.3)
+    model = model_at(llmock, backend, idle_timeout_s=0.3)
     heard = await listen(model)
     await model.aclose()
     assert text_in(heard) == "All of the answer, to the last word."
@@ -103,10 +121,10 @@ LASTING: dict[str, tuple[Callable[[Any], Any], bool]] = {
 
 
 @pytest.mark.parametrize("fault", LASTING)
-async def test_a_fault_that_lasts_is_told_in_the_end(fault: str, llmock: Any) -> None:
+async def test_a_fault_that_lasts_is_told_in_the_end(fault: str, llmock: Any, backend: str) -> None:
     inject, retried = LASTING[fault]
     inject(llmock)
-    model = model_at(llmock)
+    model = model_at(llmock, backend)
     heard = Heard()
     with pytest.raises(ModelError) as caught:
         await listen(model, heard=heard)
@@ -115,8 +133,8 @@ async def test_a_fault_that_lasts_is_told_in_the_end(fault: str, llmock: Any) ->
     await asyncio.to_thread(llmock.assert_resilient, strict=True)
 
 
-async def test_broken_tool_calls_are_kept_for_the_run_to_judge(llmock: Any) -> None:
-    model = model_at(llmock)
+async def test_broken_tool_calls_are_kept_for_the_run_to_judge(llmock: Any, backend: str) -> None:
+    model = model_at(llmock, backend)
     llmock.break_tool_call("malformed_arguments")
     name, arguments = calls_of(await listen(model, asked(user("Weather?"), tools=(WEATHER,))))[0]
     assert name == "get_weather"
