@@ -67,7 +67,8 @@ def check_openai_responses(items: Wire) -> None:
     for at, item in enumerate(items):
         kind = item.get("type")
         _rule(isinstance(kind, str), "every item has a type", at)
-        if isinstance(item.get("id"), str):
+        if "id" in item:
+            _rule(isinstance(item["id"], str), "Invalid type for id", at)
             _rule(item["id"] not in item_ids, f"Duplicate item found with id {item['id']}", at)
             item_ids.add(item["id"])
         if kind == "function_call_output":
@@ -262,6 +263,7 @@ def _check_response_message(item: dict[str, Any], at: int) -> None:
 
 def _check_reasoning(items: Wire, at: int) -> None:
     _rule(bool(items[at].get("encrypted_content")), "Item not found: items are not persisted", at)
+    _rule(items[at].get("id", "rs").startswith("rs"), "Expected an ID that begins with 'rs'", at)
     following = items[at + 1] if at + 1 < len(items) else {}
     by_model = following.get("type") != "function_call_output" and following.get("role") in (None, "assistant")
     _rule(bool(following) and by_model, "reasoning was provided without its required following item", at)

@@ -584,6 +584,18 @@ REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_conten
             [r_message("assistant", "so")],
         ),
         ((RefusalPart(text="No."),), [r_message("assistant", "No.")]),
+        (  # ids that the provider never gives, or twice
+            (TextPart(text="so", provider="openai-responses", opaque={"id": 3}),),
+            [r_message("assistant", "so")],
+        ),
+        (
+            (TextPart(text="so", provider="openai-responses", opaque={"id": "fc_1"}),),
+            [r_message("assistant", "so")],
+        ),
+        (
+            (TextPart(text="so", provider="openai-responses", opaque={"id": "msg_1"}),) * 2,
+            [r_message("assistant", "so"), r_message("assistant", "so")],
+        ),
     ],
 )
 def test_the_responses_api_gets_its_own_items_back(parts: tuple[Part, ...], items: Wire) -> None:
@@ -684,6 +696,20 @@ def test_anthropic_results_come_first_and_errors_are_marked() -> None:
             a_text("also"),
         ],
     }
+
+
+def test_anthropic_gets_an_error_for_a_call_without_a_result() -> None:
+    messages = sent([user("go"), assistant(call())], ANTHROPIC)
+    assert messages[-1] == {"role": "user", "content": [a_result("[no result was recorded]", is_error=True)]}
+
+
+def test_marks_that_a_caller_sets_on_blocks_do_not_reach_the_conversation() -> None:
+    conversation = [user("go"), assistant(OtherPart(provider="anthropic", data=SEARCH), call()), result("r")]
+    before = project(conversation, ANTHROPIC).messages
+    for message in project(conversation, ANTHROPIC).messages:
+        for block in message["content"]:
+            block["cache_control"] = {"type": "ephemeral"}
+    assert project(conversation, ANTHROPIC).messages == before
 
 
 def test_anthropic_gets_malformed_arguments_as_an_object() -> None:

@@ -124,6 +124,8 @@ def test_a_plain_conversation_passes_the_responses_checker() -> None:
         ([ASK, THINK, ASK], "required following item"),
         ([ASK, {**THINK, "encrypted_content": ""}, SAY], "not persisted"),
         ([ASK, THINK, SAY, THINK, SAY], "Duplicate item"),
+        ([ASK, {**THINK, "id": "x"}, SAY], "begins with 'rs'"),
+        ([ASK, {**SAY, "id": 3}], "Invalid type"),
         ([{**ASK, "content": []}], "non-empty"),
         ([{**ASK, "role": "tool"}], "Invalid role"),
         ([ASK, DO, {**DID, "output": ""}], "non-empty"),

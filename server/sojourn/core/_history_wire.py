@@ -18,6 +18,9 @@ from .values import encode
 
 Wire = list[dict[str, Any]]
 
+_ITEM_IDS = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+"""How the ids of the responses API's items start; another is refused."""
+
 _OURS = {
     "chat": {"role", "content", "tool_calls", "tool_call_id", "function_call"},
     "anthropic": {"text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"},
@@ -91,10 +94,10 @@ class _Own:
         own = [opaque_of(part, self.provider) for part in parts]
         if not any(own):
             return own
-        ids = {item["id"] for item in own if isinstance(item.get("id"), str)}
-        if ids & self._sent:
+        ids = [item["id"] for item in own if isinstance(item.get("id"), str)]
+        if len(set(ids) - self._sent) < len(ids):
             return [{} for _ in parts]
-        self._sent |= ids
+        self._sent.update(ids)
         return own
 
 
@@ -197,11 +200,16 @@ def _response_items(turn: Spoken, own: _Own) -> Wire:
             items.append(_output_message(told(part), opaque))
     while items and items[-1]["type"] == "reasoning":
         items.pop()  # a reasoning item without the item that it led to is refused
-    if any(opaque.get("type") == "reasoning" and opaque not in items for opaque in opaques):
-        for item in items:
-            if item["type"] != "reasoning":
-                item.pop("id", None)  # an item that names itself is refused without its reasoning
+    lacks_reasoning = any(opaque.get("type") == "reasoning" and opaque not in items for opaque in opaques)
+    for item in items:
+        # An item that names itself is refused without the reasoning that led to it.
+        if (lacks_reasoning and item["type"] != "reasoning") or not _is_item_id(item.get("id"), item["type"]):
+            item.pop("id", None)
     return items or [_output_message(EMPTY, {})]
+
+
+def _is_item_id(item_id: object, kind: str) -> bool:
+    return isinstance(item_id, str) and item_id.startswith(_ITEM_IDS.get(kind, ""))
 
 
 def _function_call(call: ToolCallPart, wire_id: str, opaque: Mapping[str, Any]) -> dict[str, Any]:

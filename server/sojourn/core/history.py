@@ -70,7 +70,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What stands in a request: `messages` (JSON data, the caller's to add to), and `system` where it stands apart.
+    """What stands in a request: `messages`, JSON data, and `system` where it stands apart.
+
+    The caller may add to messages and their blocks (a cache mark, say), but not change what is inside a block.
 
     `system` is Anthropic's `system` and the responses API's `instructions`; None when there is none, and for chat,
     where it is the first message. `ids` tells which call is which.
