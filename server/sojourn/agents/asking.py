@@ -94,7 +94,9 @@ class Questions:
     async def _ask_one(self, session: Subscriber, agent_id: str) -> None:
         def query(tx: ReadTx) -> list[ApprovalRecord]:
             family = (agent_id, *descendants(tx, agent_id))
-            return [row for one in family for row in tx.find(ApprovalRecord, agent_id=one, decided=False)]
+            return [
+                row for one in family for row in tx.find(ApprovalRecord, agent_id=one, decided=False, order="since")
+            ]
 
         for row in await self._rt.store.read(query):
             self._put(session, row)

@@ -28,16 +28,18 @@ from .runtime import Runtime
 async def listed(rt: Runtime, agent_id: str | None) -> dict[str, Any]:
     """Open approvals: of an agent and its descendants, or of all, oldest first."""
     if agent_id is None:
-        rows = await rt.store.read(lambda tx: tx.find(ApprovalRecord, decided=False))
+        rows = await rt.store.read(lambda tx: tx.find(ApprovalRecord, decided=False, order="since"))
     else:
         await rt.agent(agent_id)
 
         def query(tx: ReadTx) -> list[ApprovalRecord]:
             family = (agent_id, *descendants(tx, agent_id))
-            return [row for one in family for row in tx.find(ApprovalRecord, agent_id=one, decided=False)]
+            rows = [
+                row for one in family for row in tx.find(ApprovalRecord, agent_id=one, decided=False, order="since")
+            ]
+            return sorted(rows, key=lambda row: row.since)
 
         rows = await rt.store.read(query)
-    rows.sort(key=lambda row: (row.since, row.approval_id))
     return {"approvals": [orjson.loads(row.body) for row in rows]}
 
 

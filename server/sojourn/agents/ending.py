@@ -195,8 +195,7 @@ def open_of(tx: ReadTx, agent: AgentRecord) -> tuple[Approval, ...]:
     """The agent's own open approvals, oldest first."""
     if not agent.approvals:
         return ()
-    rows = tx.find(ApprovalRecord, agent_id=agent.agent_id, decided=False)
-    rows.sort(key=lambda row: (row.since, row.approval_id))
+    rows = tx.find(ApprovalRecord, agent_id=agent.agent_id, decided=False, order="since")
     return tuple(Approval.model_validate_json(row.body) for row in rows)
 
 
