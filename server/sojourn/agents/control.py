@@ -367,7 +367,8 @@ class Control:
         try:
             nest = await self._rt.store.read(lambda tx: _nest(tx, p.run_id))
             self._rt.feed.nest(p.agent_id, nest)
-            async with self._places:
+            # A child takes no place of its own: its parent holds one while it waits for the child.
+            async with contextlib.nullcontext() if nest else self._places:
                 await loop.drive(self._rt, p)
         finally:
             if self._rt.live.get(p.agent_id) is p:

@@ -12,7 +12,6 @@ publish; commit, then the effect.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from contextlib import aclosing
@@ -153,6 +152,8 @@ async def _round(rt: Runtime, p: Pass) -> Todo:
         p.todo = RunTools()
         await p.wake.wait()
         p.wake.clear()
+        if p.broken is not None:
+            raise p.broken
         if p.stop_asked:
             await leave_tools(p)
             return await rt.write("end", lambda ledger: stop(ledger, p))
@@ -211,7 +212,10 @@ async def _run_call(rt: Runtime, p: Pass, call: CallRecord) -> None:
 
 
 async def _record(rt: Runtime, p: Pass, call: CallRecord, output: ToolOutput) -> None:
-    with contextlib.suppress(StorageError):
-        todo = await rt.write("tool", lambda ledger: rounds.returned(ledger, rt, p, call.call_id, output))
-        _merge(p, todo)
-        p.wake.set()
+    try:
+        _merge(p, await rt.write("tool", lambda ledger: rounds.returned(ledger, rt, p, call.call_id, output)))
+    except StorageError as error:
+        p.broken = error
+    p.wake.set()
+    if output.sent is False and call.client_id is not None:  # its owner may have come back while this was written
+        await rt.toolset.send_waiting(rt, call.client_id)

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from sojourn.core.agent import AgentConfig, EndReason, ModelCall
+from sojourn.core.errors import StorageError
 from sojourn.core.messages import Message, ToolResultMessage
 from sojourn.core.run import AgentRun, RunEntry
 from sojourn.models.base import Model
@@ -96,6 +97,8 @@ class Pass:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     nudged: bool = False
     """A decision was made: the round must be looked at."""
+    broken: StorageError | None = None
+    """A result could not be committed: the driver gives up and leaves the run as it is on disk."""
     stop_asked: bool = False
     task: asyncio.Task[None] | None = None
     children: int = 0

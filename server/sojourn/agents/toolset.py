@@ -178,13 +178,21 @@ class Toolset:
         return any(not row.sent and row.answered_at is None for row in rows)
 
     async def _send_late(self, rt: Runtime, row: CallRecord) -> None:
-        tool = next((t for (_, name), t in self._client_tools.items() if name == row.tool_name), None)
+        scopes = (self._client_tools.get((scope, row.tool_name)) for scope in (row.owner, EVERYBODY))
+        tool = next((tool for tool in scopes if tool is not None and tool.client_id == row.client_id), None)
         if tool is None:
             return
         ctx = bare_context(rt, row)
         output = await tool.execute(orjson.loads(row.args), ctx)
         if not output.is_pending:
             await through_inbox(ctx, output)
+        elif output.sent is False:  # the owner left again before anything went out
+            await rt.write("tools", lambda ledger: _unsent(ledger, row))
+
+
+def _unsent(ledger: Ledger, row: CallRecord) -> None:
+    row.sent = False
+    ledger.tx.update(row, "sent")
 
 
 def _entry(info: ToolInfo, agent_id: str | None) -> dict[str, Any]:

@@ -1,0 +1,69 @@
+"""When the disk says no: nothing is acknowledged, nothing is lost, and the run goes on when there is room again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from house import ToldTool, call, house
+
+from sojourn.agents.runtime import HubLimits
+from sojourn.core.agent import AgentConfig
+from sojourn.core.errors import StorageError
+from sojourn.store.sqlite import SqliteStore
+from sojourn.tools.base import ToolContext
+
+pytestmark = pytest.mark.anyio
+
+
+class Disk:
+    """Makes commits fail on demand, below everything that is ours: SQLite itself finds the disk full."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._connection = store._writer._connection
+
+    def full(self) -> None:
+        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+        self._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def free(self) -> None:
+        self._connection.execute(f"PRAGMA max_page_count = {2**31}")
+
+
+async def test_a_full_disk_in_a_tool_round_interrupts_the_pass_and_resume_goes_on(tmp_path: Path) -> None:
+    async with house([call("work")], "after all", path=tmp_path) as h:
+        assert isinstance(h.store, SqliteStore)
+        disk = Disk(h.store)
+
+        async def fill(args: dict[str, object], ctx: ToolContext) -> str:
+            disk.full()
+            return "x" * 200_000
+
+        tool = ToldTool("work", fill)
+        h.hub.rt.toolset.toolbox.add(tool)
+        await h.agent()
+        await h.start()
+        async with asyncio.timeout(5):
+            while h.hub.state != "degraded":
+                await asyncio.sleep(0.01)
+        with pytest.raises(StorageError):
+            await h.push("y" * 200_000)
+        assert (await h.state())["inbox"] == 0, "reads work, and nothing was acknowledged"
+        disk.free()
+        async with asyncio.timeout(8):
+            while (await h.state())["state"] != "interrupted":
+                await asyncio.sleep(0.01)
+        assert h.hub.state == "ready"
+        assert (await h.resume()).output == "after all"
+        assert len(tool.ran) == 1
+
+
+async def test_a_child_takes_no_place_of_its_own_so_that_a_full_house_is_no_deadlock() -> None:
+    async def ask_child(args: dict[str, object], ctx: ToolContext) -> str:
+        return (await ctx.run_child(AgentConfig(), "look")).text
+
+    limits = HubLimits(max_active_runs=1)
+    async with house([call("helper")], "found", "done", tools=[ToldTool("helper", ask_child)], limits=limits) as h:
+        await h.agent()
+        assert (await h.prompt()).output == "done"
