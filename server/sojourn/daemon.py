@@ -197,15 +197,17 @@ class _Daemon:
     async def _serve_sockets(self, host: Host) -> int:
         from sojourn.rpc.listen import read_token, serve_tcp, serve_unix
 
+        socket = _paths.socket_file(self._options.socket, state=self._options.state_dir)
+        where = {"socket": str(_paths.socket_path(socket))}
         async with contextlib.AsyncExitStack() as stack:
-            socket = _paths.socket_file(self._options.socket, state=self._options.state_dir)
-            where: dict[str, Any] = {"socket": str(await stack.enter_async_context(serve_unix(host, socket)))}
             if self._options.tcp is not None:
                 token = read_token(_paths.token_file(self._state_dir))
                 address = await stack.enter_async_context(serve_tcp(host, self._options.tcp, token=token))
                 where["tcp"] = f"{address[0]}:{address[1]}"
+            # Before the socket: whoever finds that one answering may look here for what answers.
             stack.callback(_forget, self._state_dir)
             _tell(self._state_dir, {"version": __version__, "pid": os.getpid(), **where})
+            await stack.enter_async_context(serve_unix(host, socket))
             self._ready.ok()
             log.info(
                 "Sojourn %s listens on %s, state in %s.", __version__, " and ".join(where.values()), self._state_dir

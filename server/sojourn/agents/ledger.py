@@ -14,8 +14,10 @@ from typing import Any
 import orjson
 
 from sojourn.core import events as ev
+from sojourn.core import hot_events as hot
 from sojourn.core.agent import AgentState, Origin, WaitingFor
 from sojourn.core.errors import AgentNotFound, RunNotFound
+from sojourn.core.hot_events import WireEvent
 from sojourn.core.messages import MESSAGE, Message
 from sojourn.core.values import Value
 from sojourn.store.base import Tx
@@ -179,10 +181,15 @@ class Ledger:
     # -- events -------------------------------------------------------------------------------------------------
 
     def event(
-        self, agent: AgentRecord, event: Value | bytes, *, run: RunRecord | None = None, origin: Origin | None = None
+        self,
+        agent: AgentRecord,
+        event: Value | WireEvent | bytes,
+        *,
+        run: RunRecord | None = None,
+        origin: Origin | None = None,
     ) -> int:
-        """Appends an event (a value of `core.events`, or its JSON) and the `nested` rows of ancestors; its seq."""
-        body = event if isinstance(event, bytes) else event.json_bytes()
+        """Appends an event (value, wire form or JSON) with ancestors' `nested` rows; its seq."""
+        body = _event_json(event)
         kind = _type_of(body)
         self._append(agent, body, kind, run=run, origin=origin, ref=None)
         seq, child, inner = agent.last_seq, agent, run
@@ -244,7 +251,7 @@ class Ledger:
         """The events of a message: `messageStart` unless it was `started` before, `messageEnd`."""
         assert message.message_id is not None
         if not started:
-            self.event(agent, ev.MessageStart(message_id=message.message_id, role=message.role), run=run)
+            self.event(agent, hot.message_start(message.message_id, message.role), run=run)
         self.event(agent, b'{"type":"messageEnd","message":' + body + b"}", run=run)
 
     # -- the end ------------------------------------------------------------------------------------------------
@@ -262,6 +269,12 @@ class Ledger:
         record.updated_at, record.activity = self.now, self._stamp
         self.tx.put(record)
         self.tx.publish(Changed(record.agent_id))
+
+
+def _event_json(event: Value | WireEvent | bytes) -> bytes:
+    if isinstance(event, bytes):
+        return event
+    return orjson.dumps(event) if isinstance(event, dict) else event.json_bytes()
 
 
 def _type_of(body: bytes) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import orjson
 
 from sojourn.core import events as ev
+from sojourn.core import hot_events as hot
 from sojourn.core.approvals import Approval, Decision, PathStep, Policy, args_sha256, policy_of
 from sojourn.core.errors import Cancelled
 from sojourn.core.messages import ToolCallPart
@@ -199,7 +200,7 @@ def _dispatch(
             ledger.tx.update(row, "state")
             ledger.event(
                 agent,
-                ev.ToolExecStart(tool_call_id=row.call_id, tool_name=row.tool_name, args=orjson.loads(row.args)),
+                hot.tool_exec_start(row.call_id, row.tool_name, orjson.loads(row.args)),
                 run=record,
             )
             start.append(row)
@@ -236,8 +237,7 @@ def record_output(
         row.sent = bool(output.sent)
         agent.pending_calls += 1
     ledger.tx.update(row, "state", "result", "placeholder", "sent")
-    result = ev.ToolResult(content=output.content, is_error=output.is_error, pending=output.is_pending)
-    ledger.event(agent, ev.ToolExecEnd(tool_call_id=row.call_id, tool_name=row.tool_name, result=result), run=record)
+    ledger.event(agent, hot.tool_exec_end(row.call_id, row.tool_name, orjson.loads(body)), run=record)
 
 
 def close_round(ledger: Ledger, rt: Runtime, p: Pass, rows: list[CallRecord]) -> Todo:
@@ -246,7 +246,7 @@ def close_round(ledger: Ledger, rt: Runtime, p: Pass, rows: list[CallRecord]) ->
 
     agent, record = p.records(ledger)
     settle(ledger, p, agent, record, rows)
-    ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+    ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     if p.config.pause_on_pending and any(row.state == "pending" for row in rows):
         return ending.end(ledger, p, "paused")
     return turns.next_turn(ledger, p)
@@ -319,12 +319,10 @@ def stop_round(ledger: Ledger, p: Pass) -> Over:
         row_now.state, row_now.result = "failed", text_result(STOPPED)
         ledger.tx.update(row_now, "state", "result")
         if started:
-            result = ev.ToolResult.model_validate_json(row_now.result)
-            ledger.event(
-                agent, ev.ToolExecEnd(tool_call_id=row.call_id, tool_name=row.tool_name, result=result), run=record
-            )
+            end = hot.tool_exec_end(row.call_id, row.tool_name, orjson.loads(row_now.result))
+            ledger.event(agent, end, run=record)
     settle(ledger, p, agent, record, round_rows(ledger, p))
-    ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+    ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))
     return ending.end(ledger, p, "stopped")
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sojourn.core import events as ev
+from sojourn.core import hot_events as hot
 from sojourn.core.agent import Cause, Origin
 from sojourn.core.errors import Cancelled, MaxTurns, ModelError, RunFailed, SojournError
 from sojourn.core.messages import Part, TextPart, ToolCallPart
@@ -47,7 +48,7 @@ def start(
     record.pass_first_seq, record.pass_first_message = agent.last_seq + 1, agent.message_count
     agent.active_run_id = record.run_id
     p.bodies, p.started_at = [], time.monotonic()
-    ledger.event(agent, ev.AgentStart(cause=cause), run=record, origin=origin)
+    ledger.event(agent, hot.agent_start(cause), run=record, origin=origin)
     ledger.save_run(record)
     return agent, record
 
@@ -72,18 +73,16 @@ def turn(ledger: Ledger, p: Pass) -> Todo:
     record.streaming_message = message_id
     p.save(ledger)
     p.streamed.clear()
-    ledger.event(agent, ev.TurnStart(turn=step.turn), run=record)
+    ledger.event(agent, hot.turn_start(step.turn), run=record)
     ledger.event(agent, _budget(p), run=record)
-    ledger.event(agent, ev.MessageStart(message_id=message_id, role="assistant"), run=record)
+    ledger.event(agent, hot.message_start(message_id, "assistant"), run=record)
     ledger.set_state(agent, "running", "model")
     return AskModel(message_id, [*step.history, step.prompt], step.turn)
 
 
-def _budget(p: Pass) -> ev.ContextBudget:
+def _budget(p: Pass) -> hot.WireEvent:
     overhead = len(p.config.system_prompt or "") // 4 + 60 * len(p.tools)
-    return ev.ContextBudget(
-        used_tokens=p.conversation.tokens + overhead, window_tokens=p.model.spec.context_window, reserved_tokens=0
-    )
+    return hot.context_budget(p.conversation.tokens + overhead, p.model.spec.context_window, 0)
 
 
 def _limit_reached(p: Pass) -> tuple[str, float, float] | None:
@@ -146,7 +145,7 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
         ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
     if isinstance(step, CallTools):
         return rounds.open_round(ledger, rt, p, step.calls)
-    ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+    ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     if isinstance(step, Done):
         return final(ledger, p)
     return next_turn(ledger, p)
@@ -199,7 +198,7 @@ def next_turn(ledger: Ledger, p: Pass) -> Todo:
 
 
 def _failed(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, error: Exception) -> Over:
-    ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+    ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     return ending.end(ledger, p, "failed", error=ending.error_info(error))
 
 
@@ -237,19 +236,15 @@ def stop_model_call(ledger: Ledger, p: Pass) -> Over:
         else:
             ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
             p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))
-        ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+        ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     return ending.end(ledger, p, "stopped")
 
 
-def _stats(p: Pass, answer: ModelAnswer, timing: Timing) -> ev.GenerationStats:
-    usage = answer.usage
-    return ev.GenerationStats(
-        model=answer.model or p.model_name,
-        input_tokens=usage.input_tokens if usage else None,
-        output_tokens=usage.output_tokens if usage else None,
-        cached_input_tokens=usage.cached_input_tokens if usage else None,
-        reasoning_tokens=usage.reasoning_tokens if usage else None,
+def _stats(p: Pass, answer: ModelAnswer, timing: Timing) -> hot.WireEvent:
+    return hot.generation_stats(
+        answer.model or p.model_name,
+        answer.usage,
         duration_ms=timing.total_ms,
-        time_to_first_token_ms=timing.first_token_ms,
+        first_token_ms=timing.first_token_ms,
         finish_reason=answer.finish_reason,
     )

@@ -92,7 +92,10 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
         def run(**given: Any) -> None:
             options = Options(*(given.pop(key) for key in _PLACES))
             answer = function(options, **given)
-            code = _run(answer) if inspect.iscoroutine(answer) else answer
+            try:
+                code = _run(answer) if inspect.iscoroutine(answer) else answer
+            except BrokenPipeError:
+                code = _reader_gone()
             if code:
                 raise typer.Exit(int(code))
 
@@ -125,8 +128,6 @@ def run_app(app: typer.Typer) -> int:
         return int(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        return _reader_gone()
     except DaemonNotRunning as error:
         say(str(error))
         return Exit.NO_DAEMON

@@ -335,8 +335,6 @@ def _validated(method: Method, params: Json) -> Params:
         return method.params.__pydantic_validator__.validate_python(params, by_name=False)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise invalid_params(error, method.params, params, of=method.name) from None
-    except RecursionError:
-        raise InvalidParams(f"The params of {method.name} are nested too deeply.", field="") from None
 
 
 def _cancelled(request: Request) -> rpc.JsonRpcException:
