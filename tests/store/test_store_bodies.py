@@ -33,21 +33,23 @@ def image(data: str) -> str:
         (json.dumps([LONG]) + image("A" * 500), ["A" * 500]),
         ('{"type":"image","uri":"' + "u" * 500 + '"}', None),
         ('{"type":"image", "data":null}', None),
-        (json.dumps(['quote " and backslash \\' * 400, "ends with \\", FILL]), None),
+        (json.dumps(['quote " and backslash \\', FILL]), [FILL]),
+        (json.dumps(["ends with \\", FILL, "\\\\"]), [FILL]),
+        (json.dumps(['"' * 70_000]), ['\\"' * 70_000]),
+        (json.dumps(["\\" * 70_000, "x"]), ["\\\\" * 70_000]),
         ("", None),
         ('"never ends' + FILL, None),
     ],
 )
 def test_what_is_taken_out(body: str, taken: list[str] | None) -> None:
     packed = pack(body)
-    if taken is not None:
+    if taken is None:
+        assert packed is None
+    else:
         assert packed is not None
         assert packed.blobs == {sha256(text.encode()).hexdigest(): text.encode() for text in taken}
-    if packed is not None:
         assert packed.text.startswith(MARK)
         assert unpack(packed.text, packed.blobs.get) == body
-    else:
-        assert taken is None
 
 
 def test_the_same_string_is_one_blob() -> None:
