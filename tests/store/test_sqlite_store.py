@@ -470,29 +470,30 @@ async def test_a_store_whose_file_is_gone_cannot_be_read(store: SqliteStore) -> 
         await store.read(lambda tx: tx.count(MessageRecord))
 
 
-async def test_a_busy_store_tidies_too(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_store_tidies_too(store: SqliteStore) -> None:
     await tidied(store)
-    monkeypatch.setattr(_writer, "MAX_BATCH", 5)
     await store.write(lambda tx: tx.insert(message(1, '"' + "x" * 100_000 + '"')))
-    gone = asyncio.Event()
+    blobs: list[int] = []
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
 
-    async def busy() -> None:  # so many that something is queued at every moment
-        while not gone.is_set():
-            await store.write(lambda tx: tx.delete(MessageRecord, "c1", 1))
+    def transition(tx: Any) -> None:  # queues the next one, so that something is queued at every moment
+        tx.delete(MessageRecord, "c1", 1)
+        blobs.append(len(tx._rows("SELECT 1 FROM blobs", ())))
+        last = blobs[-1] == 0 or len(blobs) > 200
+        following = _writer.Job((lambda tx: None) if last else transition, done if last else loop.create_future())
+        store._writer.queue.put(following)
 
-    async def watch() -> None:
-        async with asyncio.timeout(10):
-            while rows(file_of(store), "SELECT 1 FROM blobs"):
-                await store.write(lambda tx: None)
-        gone.set()
-
-    await asyncio.gather(watch(), *(busy() for _ in range(60)))
+    await store.write(transition)
+    await done
+    assert blobs[0] == 1
+    assert blobs[-1] == 0
 
 
-async def test_deleting_much_gives_the_space_back(store: SqliteStore) -> None:
+async def test_deleting_much_gives_the_space_back(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_writer, "TIDY_PAGES", 100)
     body = '"' + "x" * 30_000 + '"'
-    for n in range(0, 400, 100):
-        await store.write(lambda tx, n=n: [tx.insert(message(n + i, body)) for i in range(1, 101)])
+    await store.write(lambda tx: [tx.insert(message(n, body)) for n in range(100)])
     large = store.stats().bytes
     await store.write(lambda tx: tx.delete_some(MessageRecord, 1000))
     await tidied(store)
