@@ -46,43 +46,55 @@ def settle() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-async def bare(path: str) -> None:
-    """A task a request, nothing checked, nothing bounded."""
-    writers: set[asyncio.StreamWriter] = set()
+class Bare:
+    """The bare server: a task a request, nothing checked, nothing bounded."""
 
-    def frame(message: object) -> bytes:
-        body = orjson.dumps(message)
-        return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    def __init__(self) -> None:
+        self.watching: set[asyncio.StreamWriter] = set()
 
-    async def answer(message: dict, writer: asyncio.StreamWriter) -> None:
-        result = {"text": message["params"]["text"][:16]}
-        if message["method"] == "bench/used":
-            result = {"us": used()}
-        elif message["method"] == "bench/publish":
-            for n in range(message["params"]["count"]):
-                event = frame({"jsonrpc": "2.0", "method": "agent/event", "params": {**EVENT, "seq": n}})
-                for other in writers:
-                    other.write(event)
-                await asyncio.sleep(0)
-        writer.write(frame({"jsonrpc": "2.0", "id": message["id"], "result": result}))
-
-    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks: set[asyncio.Task[None]] = set()
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 body = await reader.readexactly(int(head[len(b"Content-Length: ") :]))
-                message = orjson.loads(body)
-                if message["method"] == "bench/watch":
-                    writers.add(writer)
-                task = asyncio.create_task(answer(message, writer))
+                task = asyncio.create_task(self.answer(orjson.loads(body), writer))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
         except asyncio.IncompleteReadError:
-            writers.discard(writer)
+            self.watching.discard(writer)
             writer.close()
 
-    server = await asyncio.start_unix_server(client, path)
+    async def answer(self, message: dict, writer: asyncio.StreamWriter) -> None:
+        params = message["params"]
+        match message["method"]:
+            case "bench/used":
+                result = {"us": used()}
+            case "bench/publish":
+                result = await self.publish(params["count"])
+            case "bench/watch":
+                self.watching.add(writer)
+                result = {}
+            case _:
+                result = {"text": params["text"][:16]}
+        writer.write(framed({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+
+    async def publish(self, count: int) -> dict:
+        for n in range(count):
+            event = framed({"jsonrpc": "2.0", "method": "agent/event", "params": {**EVENT, "seq": n}})
+            for other in self.watching:
+                other.write(event)
+            await asyncio.sleep(0)
+        return {}
+
+
+def framed(message: object) -> bytes:
+    body = orjson.dumps(message)
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def bare(path: str) -> None:
+    server = await asyncio.start_unix_server(Bare().client, path)
     settle()
     print("ready", flush=True)
     async with server:
@@ -100,10 +112,10 @@ async def ours(path: str) -> None:
     class Hub:
         store_id = "bench"
 
-        async def client_ready(self, session: object) -> None:
+        def client_ready(self, session: object) -> None:
             pass
 
-        async def client_gone(self, session: object) -> None:
+        def client_gone(self, session: object) -> None:
             watching.discard(session)
 
     class Said(Params):

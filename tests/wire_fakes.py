@@ -142,6 +142,10 @@ def _enter_waiting() -> None:
             raise
         return {"value": params.value}
 
+    @method("test/inline", params=Anything, result=None, inline=True)
+    async def inline(session: Any, params: Anything) -> None:
+        await asyncio.sleep(0)
+
     @method("test/shielded", params=Anything, result=None)
     async def shielded(session: Any, params: Anything) -> Any:
         with anyio.CancelScope(shield=True):

@@ -231,6 +231,38 @@ async def test_a_client_that_leaves_fails_what_it_was_asked_and_cancels_only_its
     assert (await other.receive())["result"] == {"value": "stays"}
 
 
+async def test_a_question_of_the_hub_itself_fails_when_its_client_leaves(served: Daemon) -> None:
+    wire = await served.connect()
+    asking = asyncio.create_task(served.hub.here[0].request("approval/request", {}))
+    assert (await wire.receive())["method"] == "approval/request"
+    wire.close()
+    with pytest.raises(ConnectionError):
+        await asking
+
+
+async def test_pyglss_own_way_to_notify_and_ask_is_the_same_wire(served: Daemon) -> None:
+    wire = await served.connect()
+    (connection,) = served.host.connections
+    told: list[Any] = []
+    connection.protocol.notify("server/state", {"state": "ready"})
+    connection.protocol.notify("server/state")
+    connection.protocol.send_request("test/question", callback=told.append)
+    assert await wire.receive() == notification("server/state", {"state": "ready"})
+    assert await wire.receive() == notification("server/state")
+    asked = await wire.receive()
+    assert asked["params"] == {}
+    wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": "yes"})
+    await until(lambda: told == ["yes"])
+
+
+async def test_an_inline_method_that_waits_is_answered_as_the_fault_it_is(served: Daemon) -> None:
+    wire = await served.connect()
+    answer = await wire.call("test/inline")
+    assert answer["error"]["code"] == -32603
+    wire.send(notification("test/inline"))
+    assert await wire.barrier() == []
+
+
 async def test_two_clients_ids_and_cancels_never_meet(served: Daemon) -> None:
     a, b = await served.connect(), await served.connect()
     a.send(request(1, "test/wait", {"value": "a"}))

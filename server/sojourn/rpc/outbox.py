@@ -69,10 +69,17 @@ class Outbox:
         """Queues an event's frame; False, and nothing queued, when closed or above the hard limit."""
         if self.closed:
             return False
-        if self._waiting:
-            size = len(frame)
-            if self._waiting_bytes + size > self._hard and self._events() + size > self._hard:
-                return False
+        if not self._waiting:
+            turns = self._turns
+            if self._turn != turns.now and not self._paused:  # as `_put`, without its call: events are many
+                self._turn = turns.now
+                if not turns.armed:
+                    turns.arm()
+                self._accepted += len(frame)
+                self._sink.write(frame)
+                return True
+        elif self._waiting_bytes + len(frame) > self._hard and self._events() + len(frame) > self._hard:
+            return False
         self._put(frame)
         return True
 
