@@ -13,7 +13,7 @@ from sojourn.core.messages import user
 from sojourn.models.base import ModelAnswer, ModelDelta, ModelNotice, ModelRequest, ModelReset, ModelSpec
 from sojourn.models.retry import RetryPolicy
 
-LIMIT_S = 10
+LIMIT_S = 30
 
 
 @dataclass

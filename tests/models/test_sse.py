@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sojourn.core.errors import ModelError
@@ -50,6 +50,7 @@ def test_a_stream_reads_the_same_in_pieces_of_any_size(name: str, size: int) -> 
     assert read(stream, size) == expected
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(
         st.tuples(
