@@ -23,8 +23,8 @@ def main() -> int:
     lines = [_chunk(n) for n in range(DELTAS)]
     stream = b"".join(b"data: " + line + b"\n\n" for line in lines)
     pieces = [stream[at : at + PIECE] for at in range(0, len(stream), PIECE)]
-    parse_s = min(_timed(lambda: _parse(lines)) for _ in range(5))
-    read_s = min(_timed(lambda: _read(pieces)) for _ in range(5))
+    rounds = [(_timed(lambda: _parse(lines)), _timed(lambda: _read(pieces))) for _ in range(7)]
+    parse_s, read_s = (min(times) for times in zip(*rounds, strict=True))
     ratio = read_s / parse_s
     print(
         json.dumps(
