@@ -130,7 +130,8 @@ class Feed:
                 continue
             frame = _EVENT + event.params + b"}"
             for subscription in list(subscriptions):
-                if subscription.live:
+                # A replay may have read the event from the store before this turn of the loop heard of its commit.
+                if subscription.live and event.seq > subscription.sent:
                     self._send(subscription, frame, event.seq)
 
     def delta(self, agent_id: str, run_id: str, message_id: str, part: int, kind: str, offset: int, text: str) -> None:
