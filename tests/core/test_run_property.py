@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from run_driving import RELOADS, assert_closed
 
 from sojourn.core.errors import ModelResponseError, ProtocolViolation, RunFailed
@@ -127,6 +127,7 @@ CALL = st.tuples(
     st.sampled_from([True] * 9 + [False]),
 )
 OUT_OF_ORDER = ["model_response", "resolve_invalid_tool_call", "tool_results", "mark_dispatched", "max_turns", "inject"]
+BAD_ANSWERS = ["unknown", "again", "again", "twice", "no result", "another", "start unknown"]
 TOKENS = st.tuples(st.integers(0, 9), st.integers(0, 9))
 
 
@@ -134,13 +135,10 @@ class Driving(RuleBasedStateMachine):
     run: AgentRun
     now: Expected
 
-    @initialize(
-        limit=st.sampled_from([0, 1, 2, 3, 6, 9]),
-        retries=st.integers(0, 2),
-        history=st.integers(0, 2),
-        choice=st.sampled_from([None, "auto", "none"]),
-    )
-    def start(self, limit: int, retries: int, history: int, choice: Any) -> None:
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        limit, retries = data.draw(st.sampled_from([0, 1, 2, 3, 6, 9])), data.draw(st.integers(0, 2))
+        history, choice = data.draw(st.integers(0, 2)), data.draw(st.sampled_from([None, None, "auto", "none"]))
         before: list[Message] = [
             user("earlier"),
             AssistantMessage(content=(ToolCallPart(id="p", name="add", arguments={}),)),
@@ -153,10 +151,26 @@ class Driving(RuleBasedStateMachine):
         self.now = Expected(limit, retries, choice == "none", [shown(m) for m in before], [("user", "go")])
         self.now.ids = {"p"} if history == 2 else set()
 
+    # One rule and a choice of its own: hypothesis would leave out some of many rules, and with `step` all others.
+    @rule(data=st.data())
+    def act(self, data: st.DataObject) -> None:
+        natural = {
+            "preparing": [self.step] * 6 + [self.inject],
+            "awaiting_model": [self.make_calls] * 4 + [self.say, self.step],
+            "resolving_calls": [self.resolve] * 4 + [self.step],
+            "awaiting_advance": [self.step],
+            "executing_tools": [self.answer_some] * 3
+            + [self.answer_badly] * 3
+            + [self.step, self.start_some, self.fail_what_was_started],
+            "done": [self.step, self.inject if self.now.can_inject() else self.start],
+            "failed": [self.step, self.start],
+        }
+        always = [self.save_and_load, self.append_entry, self.peek, self.call_out_of_order]
+        data.draw(st.sampled_from(natural[self.now.state] * 2 + always))(data)
+
     # -- driving it well --
 
-    @rule()
-    def step(self) -> None:
+    def step(self, data: st.DataObject) -> None:
         now = self.now
         match now.state:
             case "preparing" if now.turn < now.limit:
@@ -198,18 +212,18 @@ class Driving(RuleBasedStateMachine):
             now.state, now.output = "done", now.text
             self.expect_done(self.run.next_step())
 
-    @precondition(lambda self: self.now.state == "awaiting_model")
-    @rule(text=st.sampled_from(["", "yes", "no"]), thought=st.booleans(), cut=st.booleans(), tokens=TOKENS)
-    def say(self, text: str, thought: bool, cut: bool, tokens: tuple[int, int]) -> None:
+    def say(self, data: st.DataObject) -> None:
+        text, thought = data.draw(st.sampled_from(["", "yes", "no"])), data.draw(st.booleans())
+        cut, tokens = data.draw(st.booleans()), data.draw(TOKENS)
         content = [*([ReasoningPart(text="hm")] if thought else []), TextPart(text=text)]
         now = self.now
         now.text, now.cut, now.made = text, cut, []
         now.answerless = thought and not text if not cut else not text
         self.answer_with(tuple(content), "length" if cut else "stop", tokens)
 
-    @precondition(lambda self: self.now.state == "awaiting_model")
-    @rule(calls=st.lists(CALL, min_size=1, max_size=4), cut=st.sampled_from([False] * 7 + [True]), tokens=TOKENS)
-    def make_calls(self, calls: list[tuple[str, str, bool]], cut: bool, tokens: tuple[int, int]) -> None:
+    def make_calls(self, data: st.DataObject) -> None:
+        calls = data.draw(st.lists(CALL, min_size=1, max_size=4))
+        cut, tokens = data.draw(st.sampled_from([False] * 7 + [True])), data.draw(TOKENS)
         now = self.now
         now.text, now.cut, now.answerless, now.made = "", cut, False, []
         fine: list[str | None] = []
@@ -238,9 +252,8 @@ class Driving(RuleBasedStateMachine):
         )
         self.expect_outcome(self.run.model_response(turn))
 
-    @precondition(lambda self: self.now.state == "resolving_calls")
-    @rule(kind=st.sampled_from(["repair", "repair badly", "skip", "skip", "retry", "retry", "fail", "stop"]))
-    def resolve(self, kind: str) -> None:
+    def resolve(self, data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from(["repair", "repair", "repair badly", "skip", "skip", "retry", "fail", "stop"]))
         now = self.now
         asked = now.invalid()
         assert asked is not None
@@ -273,8 +286,6 @@ class Driving(RuleBasedStateMachine):
                 }.get(kind, InvalidToolCallAction.fail())
                 self.expect_failure(lambda: self.run.resolve_invalid_tool_call(action), "unknownToolCall")
 
-    @precondition(lambda self: self.now.state == "executing_tools")
-    @rule(data=st.data())
     def answer_some(self, data: st.DataObject) -> None:
         batch = data.draw(st.lists(st.sampled_from(self.now.open()), unique_by=id, min_size=1).flatmap(st.permutations))
         given = []
@@ -301,8 +312,6 @@ class Driving(RuleBasedStateMachine):
             now.ids |= {made.id for made in now.made}
             now.made, now.state = [], "preparing"
 
-    @precondition(lambda self: self.now.state == "executing_tools")
-    @rule(data=st.data())
     def start_some(self, data: st.DataObject) -> None:
         can_start = [made for made in self.now.open() if made.settled is None]
         if can_start:
@@ -310,9 +319,7 @@ class Driving(RuleBasedStateMachine):
             made.started = True
             self.run.mark_dispatched([made.id])
 
-    @precondition(lambda self: self.now.state == "executing_tools")
-    @rule()
-    def fail_what_was_started(self) -> None:
+    def fail_what_was_started(self, data: st.DataObject) -> None:
         lost = [made for made in self.now.open() if made.started]
         for made in lost:
             made.answer = ("result", made.id, made.name, True, "interru")
@@ -320,32 +327,31 @@ class Driving(RuleBasedStateMachine):
         if lost:
             self.close_round()
 
-    @precondition(lambda self: self.now.can_inject())
-    @rule(late=st.booleans())
-    def inject(self, late: bool) -> None:
+    def inject(self, data: st.DataObject) -> None:
+        late = data.draw(st.booleans())
         now = self.now
         message = LateResultMessage(call_id="zz", tool_name="b", content=parts("more")) if late else user("more")
         now.own.append((message.role, "more"))
         now.state = "preparing"
         self.run.inject([message])
 
-    @rule(value=st.sampled_from([None, 1, {"a": [None]}]))
-    def append_entry(self, value: Any) -> None:
+    def peek(self, data: st.DataObject) -> None:
+        before = self.run.model_dump_json()
+        self.run.peek()
+        assert self.run.model_dump_json() == before
+
+    def append_entry(self, data: st.DataObject) -> None:
+        value: Any = data.draw(st.sampled_from([None, 1, {"a": [None]}]))
         self.now.entries.append((self.now.turn, value))
         assert self.run.append_entry("note", value) == len(self.now.entries) - 1
 
-    @rule(reload=st.sampled_from(RELOADS))
-    def save_and_load(self, reload: Callable[[AgentRun], AgentRun]) -> None:
-        self.run = reload(self.run)
+    def save_and_load(self, data: st.DataObject) -> None:
+        self.run = data.draw(st.sampled_from(RELOADS))(self.run)
 
     # -- driving it badly --
 
-    @rule(
-        call=st.sampled_from(
-            ["model_response", "resolve_invalid_tool_call", "tool_results", "mark_dispatched", "max_turns", "inject"]
-        )
-    )
-    def call_out_of_order(self, call: str) -> None:
+    def call_out_of_order(self, data: st.DataObject) -> None:
+        call = data.draw(st.sampled_from(OUT_OF_ORDER))
         legal = {
             "model_response": "awaiting_model",
             "resolve_invalid_tool_call": "resolving_calls",
@@ -364,9 +370,10 @@ class Driving(RuleBasedStateMachine):
         }.get(call, [])
         self.expect_refusal(lambda: getattr(self.run, call)(argument), call)
 
-    @precondition(lambda self: self.now.state == "executing_tools")
-    @rule(kind=st.sampled_from(["unknown", "again", "twice", "no result", "another", "start unknown"]))
-    def answer_badly(self, kind: str) -> None:
+    def answer_badly(self, data: st.DataObject) -> None:
+        kind = data.draw(
+            st.sampled_from(["unknown", "again", "again", "twice", "no result", "another", "start unknown"])
+        )
         now = self.now
         good = next((made.id for made in now.open() if made.settled is None), None)
         done = next((made.id for made in now.made if made.answer is not None), None)
@@ -466,16 +473,10 @@ class Driving(RuleBasedStateMachine):
         if context is not None and asked is not None:
             self.expect_question(context, *asked)
 
-    @invariant()
-    def peeking_changes_nothing(self) -> None:
-        before = self.run.model_dump_json()
-        self.run.peek()
-        assert self.run.model_dump_json() == before
-
 
 TestDriving = Driving.TestCase
 TestDriving.settings = settings(
-    max_examples=200,
+    max_examples=120,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
