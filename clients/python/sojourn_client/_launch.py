@@ -81,9 +81,12 @@ def reach(place: Place, *, timeout_s: float = START_TIMEOUT_S) -> _socket.socket
         except DaemonNotRunning:
             if time.monotonic() > deadline:
                 raise DaemonStartFailed(said) from None
-        said = start(place, timeout_s=max(0.1, deadline - time.monotonic())) or said
-        if not _another(said):
-            raise DaemonStartFailed(said)
+        failure = start(place, timeout_s=max(0.1, deadline - time.monotonic()))
+        if failure is None:
+            continue
+        if not _another(failure):
+            raise DaemonStartFailed(failure)
+        said = failure
         time.sleep(0.05)  # Another starter was first, or an old daemon is about to end.
 
 

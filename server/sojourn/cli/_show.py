@@ -20,7 +20,11 @@ def console(*, stderr: bool = False) -> Console:
     """Where people read; coloured when it is a terminal."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+    class Patient(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # Whoever reads has enough, which is no failure; `_app` answers it.
+
+    return Patient(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -1,0 +1,178 @@
+"""`sojourn attach` and `sojourn prompt` at a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from wire import Wire
+
+from sojourn_client.testing import DaemonProcess
+
+Make = Callable[..., DaemonProcess]
+SLOW = f'rules: [{{when: {{always: true}}, reply: {{text: "{"one two " * 500}", delay_ms: 100, chunk_chars: 4}}}}]'
+_TAKE_TERMINAL = """
+import os, sys
+os.close(os.open(os.ttyname(0), os.O_RDWR))  # The first terminal that a session opens is its own.
+os.execv(sys.executable, [sys.executable, "-m", "sojourn", *sys.argv[1:]])
+"""
+
+
+class Terminal:
+    """A command at a terminal of its own."""
+
+    def __init__(self, daemon: DaemonProcess, *arguments: str) -> None:
+        self._fd, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _TAKE_TERMINAL, *arguments],
+            env={**daemon.env, "TERM": "xterm", "COLUMNS": "200"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.text = ""
+        self._seen = 0
+
+    def until(self, words: str, timeout_s: float = 20) -> str:
+        """Reads until `words` are on the screen, after what was waited for before; what came until then."""
+        deadline = time.monotonic() + timeout_s
+        while (at := self.text.find(words, self._seen)) < 0:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{words!r} did not come; there is: {self.text[self._seen :]!r}"
+            if select.select([self._fd], [], [], left)[0]:
+                try:
+                    self.text += os.read(self._fd, 65536).decode(errors="replace")
+                except OSError:
+                    raise AssertionError(f"{words!r} did not come before the end: {self.text!r}") from None
+        found, self._seen = self.text[self._seen : at], at + len(words)
+        return found
+
+    def type(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._fd)
+
+
+@contextmanager
+def at(daemon: DaemonProcess, *arguments: str) -> Iterator[Terminal]:
+    terminal = Terminal(daemon, *arguments)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+@pytest.fixture
+def wire(daemon: DaemonProcess) -> Iterator[Wire]:
+    with Wire.unix(daemon.socket) as client:
+        client.initialize("other")
+        client.call("agent/create", {"agentId": "a", "config": {"tools": ["demo_deploy", "demo_time"]}})
+        yield client
+
+
+def test_attach_shows_what_was_said_and_sends_what_is_typed(daemon: DaemonProcess, wire: Wire) -> None:
+    wire.call("agent/prompt", {"agentId": "a", "content": "hello there"})
+    with at(daemon, "attach", "a") as terminal:
+        terminal.until("> hello there")
+        terminal.until("Hello!")
+        terminal.until("/quit")
+        terminal.type("what time is it\n")
+        terminal.until("> what time is it")
+        terminal.until("✓ demo_time")
+        terminal.until("It is 2")
+        terminal.type("/quit\n")
+        assert terminal.process.wait(10) == 0
+
+
+def test_an_approval_is_asked_about_and_decided_at_the_prompt(daemon: DaemonProcess, wire: Wire) -> None:
+    with at(daemon, "attach", "a") as terminal:
+        terminal.until("/quit")
+        terminal.type("deploy the site\n")
+        terminal.until('Allow demo_deploy {"target": "site"}')
+        terminal.type("what?\n")
+        terminal.until("A decision is needed first")
+        terminal.type("e not json\n")
+        terminal.until("JSON object")
+        terminal.type('e {"target": "staging"}\n')
+        terminal.until("demo_deploy: edit by cli")
+        terminal.until("Deployed staging.")
+        terminal.type("deploy the shop\n")
+        terminal.until("Allow demo_deploy")
+        terminal.type("n not on a friday\n")
+        terminal.until("demo_deploy: deny by cli: not on a friday")
+        terminal.type("\x04")
+        assert terminal.process.wait(10) == 0
+
+
+def test_an_approval_that_was_open_before_is_asked_about_and_may_be_decided_elsewhere(
+    daemon: DaemonProcess, wire: Wire
+) -> None:
+    wire.call("agent/attach", {"agentId": "a"})
+    wire.call("agent/prompt", {"agentId": "a", "content": "deploy the site", "wait": False})
+    approval = wire.event("approvalRequested")["event"]["approval"]["approvalId"]
+    with at(daemon, "attach", "a") as terminal:
+        terminal.until("Allow demo_deploy")
+        wire.call("approval/decide", {"approvalId": approval, "decision": "approve"})
+        terminal.until("approve by other")
+        terminal.until("Deployed site.")
+        terminal.type("/nothing to resume, but said\n")
+        terminal.until("You said: /nothing")
+        terminal.type("/resume\n")
+        terminal.until("resume")
+        terminal.type("\x03")
+        terminal.until("Left; what runs goes on.")
+        assert terminal.process.wait(10) == 0
+
+
+def test_leaving_stops_nothing_and_stopping_does(make_daemon: Make) -> None:
+    daemon = make_daemon(script=SLOW).start()
+    with Wire.unix(daemon.socket) as wire:
+        wire.initialize()
+        wire.call("agent/create", {"agentId": "a"})
+        with at(daemon, "attach", "a") as terminal:
+            terminal.until("/quit")
+            terminal.type("go\n")
+            terminal.until("one ")
+            terminal.type("\x03")
+            assert terminal.process.wait(10) == 0
+        assert wire.call("agent/get", {"agentId": "a"})["state"] == "running"
+        with at(daemon, "attach", "a") as terminal:
+            terminal.until("/quit")
+            terminal.until("one ")
+            terminal.type("/stop\n")
+            terminal.until("stopped")
+            terminal.type("\x04")
+            assert terminal.process.wait(10) == 0
+
+
+def test_a_prompt_at_a_terminal_asks_about_approvals(daemon: DaemonProcess) -> None:
+    with at(daemon, "prompt", "deploy the site", "--agent", "p", "--tool", "demo_deploy") as terminal:
+        terminal.until("Allow demo_deploy")
+        terminal.type("y\n")
+        terminal.until("Deployed site.")
+        assert terminal.process.wait(10) == 0
+
+
+def test_a_table_at_a_terminal_has_headings(daemon: DaemonProcess, wire: Wire) -> None:
+    with at(daemon, "ps") as terminal:
+        terminal.until("AGENT")
+        terminal.until("idle")
+        assert terminal.process.wait(10) == 0
+
+
+def test_an_unknown_agent_is_said(daemon: DaemonProcess) -> None:
+    done = daemon.run("attach", "nobody")
+    assert done.returncode == 1
+    assert "nobody" in done.stderr

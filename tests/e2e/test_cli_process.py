@@ -1,0 +1,191 @@
+"""The command line as a process: exit codes, starting the daemon by itself, what is imported, being interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from wire import Wire
+
+from sojourn_client.testing import DaemonProcess
+
+Make = Callable[..., DaemonProcess]
+SLOW = 'rules: [{when: {always: true}, reply: {text: "one two three four five six", delay_ms: 500, chunk_chars: 4}}]'
+
+
+def start(daemon: DaemonProcess, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sojourn", *arguments],
+        env=daemon.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ps"], ["events", "a", "--follow"], ["shutdown"], ["call", "server/status"], ["approvals", "--json"]]
+)
+def test_without_a_daemon_commands_say_so_and_exit_with_three(make_daemon: Make, arguments: list[str]) -> None:
+    done = make_daemon().run(*arguments)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "No daemon" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_prompt_starts_the_daemon_and_leaves_it_running(make_daemon: Make) -> None:
+    daemon = make_daemon()
+    done = daemon.run("prompt", "hello", "--agent", "a")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Hello!")
+    assert daemon.run("ps").stdout.startswith("a\tidle")
+    ended = daemon.run("shutdown")
+    assert (ended.returncode, ended.stderr) == (0, "The daemon has ended.\n")
+    assert not daemon.answers()
+
+
+def test_a_daemon_that_cannot_start_is_said_with_its_own_words(make_daemon: Make) -> None:
+    done = make_daemon(config="[nonsense]\n").run("prompt", "hello")
+    assert done.returncode == 1
+    assert "nonsense" in done.stderr
+
+
+def test_an_interrupted_prompt_stops_its_run(make_daemon: Make) -> None:
+    daemon = make_daemon(script=SLOW).start()
+    process = start(daemon, "prompt", "x", "--agent", "a", "--json")
+    assert process.stdout is not None
+    while "messageDelta" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+    with Wire.unix(daemon.socket) as wire:
+        wire.initialize()
+        assert wire.call("agent/get", {"agentId": "a"})["state"] == "idle"
+        last = wire.call("agent/events", {"agentId": "a"})["events"][-1]["event"]
+        assert (last["type"], last["reason"]) == ("agentEnd", "stopped")
+
+
+def test_following_events_survives_a_daemon_that_dies(daemon: DaemonProcess) -> None:
+    with Wire.unix(daemon.socket) as wire:
+        wire.initialize()
+        wire.call("agent/create", {"agentId": "a"})
+    process = start(daemon, "events", "a", "--follow", "--json")
+    assert process.stdout is not None
+    seqs = []
+    for _ in range(2):
+        with Wire.unix(daemon.socket) as wire:
+            wire.initialize()
+            last = wire.call("agent/prompt", {"agentId": "a", "content": "hello"})["lastSeq"]
+        while not seqs or seqs[-1] < last:
+            seqs.append(json.loads(process.stdout.readline())["seq"])
+        daemon.kill9()
+        daemon.start()
+    assert seqs == list(range(1, last + 1))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+
+
+def test_a_reader_that_has_enough_is_no_error(daemon: DaemonProcess) -> None:
+    daemon.run("prompt", "hello", "--agent", "a")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "sojourn", "events", "a"], env=daemon.env, stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def loaded(daemon: DaemonProcess, *arguments: str) -> set[str]:
+    """The modules that a command has imported when it ends."""
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.stderr))\n"
+        f"sys.argv = ['sojourn', *{list(arguments)!r}]\n"
+        "from sojourn.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=daemon.env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    return {line.split(".")[0] for line in done.stderr.splitlines()}
+
+
+HEAVY = {"pygls", "lsprotocol", "httpx", "mcp", "sqlite3", "jsonschema"}
+
+
+def test_the_help_and_short_commands_load_no_server(daemon: DaemonProcess) -> None:
+    assert not loaded(daemon, "--help") & (HEAVY | {"pydantic"})
+    assert not loaded(daemon, "ps") & HEAVY  # typer reads arguments with pydantic
+
+
+def test_connect_loads_neither_pydantic_nor_the_command_line(daemon: DaemonProcess) -> None:
+    found = loaded(daemon, "connect")
+    assert "sojourn" in found
+    assert not found & (HEAVY | {"pydantic", "pydantic_core", "typer", "rich", "asyncio", "orjson", "click"})
+
+
+def test_doctor_says_what_to_do(make_daemon: Make) -> None:
+    config = """
+[models.gpt]
+backend = "openai-chat"
+model = "m"
+base_url = "https://example.org/v1"
+api_key_env = "NO_SUCH_KEY"
+[models.filed]
+backend = "openai-chat"
+model = "m"
+api_key_file = "/no/such/file"
+[models.commanded]
+backend = "openai-chat"
+model = "m"
+api_key_command = "no-such-program get key"
+[models.scripted]
+backend = "scripted"
+script = "missing.yaml"
+[mcp.servers.files]
+command = "no-such-server"
+"""
+    daemon = make_daemon(config=config)
+    daemon.socket.write_text("")
+    daemon.state_dir.mkdir(mode=0o755)
+    daemon.state_dir.chmod(0o755)
+    done = daemon.run("doctor")
+    assert done.returncode == 1
+    wanted = [
+        "NO_SUCH_KEY",
+        "/no/such/file",
+        "no-such-program",
+        "missing.yaml",
+        "no-such-server",
+        "no socket",
+        "chmod 700",
+    ]
+    assert [word for word in wanted if word not in done.stdout] == []
+    assert "Traceback" not in done.stderr
+    broken = make_daemon(config="[daemon]\nnope = 1\n").run("doctor", "--json")
+    assert broken.returncode == 1
+    faults = [json.loads(line) for line in broken.stdout.splitlines()]
+    assert any(fault["check"] == "config" and not fault["ok"] and "nope" in fault["message"] for fault in faults)
+
+
+def test_the_demo_passes_and_its_last_line_is_the_verdict(make_daemon: Make) -> None:
+    begun = time.monotonic()
+    done = make_daemon().run("demo", timeout_s=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("PASSED")
+    assert time.monotonic() - begun < 90
