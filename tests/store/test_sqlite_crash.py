@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-WRITERS = """
+LIFE = """
 import asyncio, os, sys
 from pathlib import Path
 from sojourn.store.records import EventRecord
@@ -18,8 +21,8 @@ from sojourn.store.sqlite import SqliteStore
 
 async def writer(store, agent):
     def step(tx):
-        seq = (tx.find(EventRecord, agent_id=agent, order="seq", desc=True, limit=1) or [None])[0]
-        number = seq.seq + 1 if seq else 1
+        last = tx.find(EventRecord, agent_id=agent, order="seq", desc=True, limit=1)
+        number = last[0].seq + 1 if last else 1
         body = '"' + agent * (30_000 if number % 7 == 0 else 20) + '"'
         tx.insert(EventRecord(agent, number, "now", body))
         tx.insert(EventRecord("twin of " + agent, number, "now", body))
@@ -32,37 +35,57 @@ async def main():
     store = await SqliteStore.open(Path(sys.argv[1]))
     await asyncio.gather(*(writer(store, name) for name in ("one", "two", "three", "four")))
 
-asyncio.run(main())
+for _ in sys.stdin:  # a line is a life: forked, because starting Python takes longer than such a life
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(main())
+        finally:
+            os._exit(1)
+    os.write(1, f"born {child}\\n".encode())
+    os.waitpid(child, 0)
+    os.write(1, b"dead -\\n")
 """
 LIVES = 24
 
 
 def test_every_acknowledged_row_survives_every_kill(tmp_path: Path) -> None:
     chance = random.Random(11)
-    state = tmp_path / "state"
+    path = tmp_path / "state" / "sojourn.db"
     acknowledged: dict[str, int] = defaultdict(int)
-    for life in range(LIVES):
-        lines = live_and_die(state, until=chance.randrange(0, 120))
-        for line in lines:
-            name, number = line.split()
-            assert int(number) == acknowledged[name] + 1 or life, "numbers follow one another"
-            acknowledged[name] = max(acknowledged[name], int(number))
-        check(state / "sojourn.db", acknowledged)
+    command = [sys.executable, "-c", LIFE, str(path.parent)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for _ in range(LIVES):
+            for name, number in live_and_die(process, until=chance.randrange(1, 120)):
+                acknowledged[name] = max(acknowledged[name], number)
+            check(path, acknowledged)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(30) == 0
     assert min(acknowledged.values()) > LIVES
 
 
-def live_and_die(state: Path, until: int) -> list[str]:
-    """Runs the writers, kills them after they acknowledged so many rows; answers all that they acknowledged."""
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITERS, str(state)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(until + 1)]
-        process.kill()
-        rest, errors = process.communicate(timeout=30)
-    assert "" not in lines, errors
-    whole = "".join(lines) + rest
-    return whole[: whole.rindex("\n")].splitlines()
+def live_and_die(process: subprocess.Popen[str], until: int) -> Iterator[tuple[str, int]]:
+    """A life that is ended after so many rows were acknowledged; answers all that were, in their order."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("live\n")
+    process.stdin.flush()
+    child, seen = 0, 0
+    for line in process.stdout:
+        name, word = line.split()
+        if name == "dead":
+            assert child < 0, "it died before it was killed"
+            return
+        if name == "born":
+            child = int(word)
+        else:
+            seen += 1
+            yield name, int(word)
+        if child > 0 and seen >= until:
+            os.kill(child, signal.SIGKILL)
+            child = -1
+    raise AssertionError("the process that starts the lives is gone")
 
 
 def check(path: Path, acknowledged: dict[str, int]) -> None:

@@ -265,25 +265,35 @@ async def test_eight_openers_of_one_fresh_store_agree(tmp_path: Path) -> None:
         await store.aclose()
 
 
+EIGHT = """
+import asyncio, os, sys
+from pathlib import Path
+from sojourn.store.sqlite import SqliteStore
+
+async def main():
+    store = await SqliteStore.open(Path(sys.argv[1]))
+    os.write(1, store.store_id.encode() + b"\\n")
+    await store.aclose()
+
+start, go = os.pipe()
+for _ in range(8):
+    if os.fork() == 0:
+        os.close(go)
+        os.read(start, 1)
+        asyncio.run(main())
+        os._exit(0)
+os.close(go)
+sys.exit(any(os.wait()[1] for _ in range(8)))
+"""
+
+
 def test_eight_processes_open_one_fresh_store_at_once(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, sys; from pathlib import Path; from sojourn.store.sqlite import SqliteStore\n"
-        "async def main():\n"
-        "    store = await SqliteStore.open(Path(sys.argv[1])); print(store.store_id); await store.aclose()\n"
-        "sys.stdin.read(); asyncio.run(main())"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "state")]
-    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.close()
-    ids = set()
-    for process in started:
-        assert process.stdout is not None
-        with process.stdout as out:
-            ids.add(out.read())
-        assert process.wait(30) == 0
-    assert len(ids) == 1
+    command = [sys.executable, "-c", EIGHT, str(tmp_path / "state")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    ids = done.stdout.split()
+    assert len(ids) == 8
+    assert len(set(ids)) == 1
 
 
 async def test_a_hundred_writers_share_few_commits(store: SqliteStore) -> None:
