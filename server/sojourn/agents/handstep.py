@@ -34,10 +34,12 @@ async def step(rt: Runtime, caller: Caller, p: Pass, *, revision: int | None, fe
         if record.pass_open and record.driver != "step":
             raise AgentBusy(f"The run {record.run_id!r} is being driven; it is {agent.state}.", runId=record.run_id)
         p.sync_entries(ledger)
-        before = record.revision
+        before, machine = record.revision, record.machine
         _open(ledger, p, agent, record, feed)
         owed = _feed(ledger, p, agent, record, feed)
-        return {"revision": record.revision if record.revision != before else before, "step": owed}
+        # Within a transition the run is saved more than once; for its drivers that is one change, or none.
+        record.revision = before + (feed is not None or record.machine != machine)
+        return {"revision": record.revision, "step": owed}
 
     return await rt.answer_once(caller, "step", change)
 
@@ -56,7 +58,8 @@ def _has_settled_calls(ledger: Ledger, p: Pass) -> bool:
     if p.run.round is None:
         return False
     owed = {call.id for call in p.run.round.open_calls}
-    return any(row.call_id in owed and row.state != "proposed" for row in rounds.round_rows(ledger, p))
+    settled = ("dispatched", *(state for state in ANSWERED if state != "preresolved"))
+    return any(row.call_id in owed and row.state in settled for row in rounds.round_rows(ledger, p))
 
 
 def _settle_known(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord) -> None:

@@ -7,8 +7,8 @@ are written in the same transaction as the child's event that they refer to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -118,6 +118,10 @@ class Ledger:
         self._agents: dict[str, AgentRecord] = {}
         self._runs: dict[str, RunRecord] = {}
         self._dirty_runs: set[str] = set()
+        self._calls: dict[tuple[str, str], CallRecord] = {}
+        self._events: list[EventRecord] = []
+        self._last: list[Callable[[], None]] = []
+        self._read: dict[str, AgentRecord] = {}
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
@@ -126,7 +130,8 @@ class Ledger:
         record = self._agents.get(agent_id) or self.tx.get(AgentRecord, agent_id)
         if record is None or record.deleted:
             raise AgentNotFound(f"There is no agent {agent_id!r}.", agentId=agent_id)
-        self._agents[agent_id] = record
+        if agent_id not in self._agents:
+            self._agents[agent_id], self._read[agent_id] = record, replace(record)
         return record
 
     def adopt(self, record: AgentRecord) -> None:
@@ -167,8 +172,16 @@ class Ledger:
         return self.run(agent.active_run_id) if agent.active_run_id else None
 
     def call(self, owner: str, call_id: str) -> CallRecord | None:
-        """A call's row."""
-        return self.tx.get(CallRecord, owner, call_id)
+        """A call's row, the same object for the whole transition; what changes it writes it (`tx.update`)."""
+        found = self._calls.get((owner, call_id)) or self.tx.get(CallRecord, owner, call_id)
+        if found is not None:
+            self._calls[owner, call_id] = found
+        return found
+
+    def adopt_call(self, record: CallRecord) -> None:
+        """Enters a new call."""
+        self.tx.insert(record)
+        self._calls[record.owner, record.call_id] = record
 
     def calls_of(self, run: RunRecord, **where: Any) -> list[CallRecord]:
         """The calls of a run in the order of their making."""
@@ -224,7 +237,7 @@ class Ledger:
         )
         if ref:
             record.ref_agent_id, record.ref_seq, record.ref_call_id = ref
-        self.tx.insert(record)
+        self._events.append(record)
         self.tx.publish(Published(agent.agent_id, record.seq, kind, body, params_json(record, body)))
 
     def warning(
@@ -256,14 +269,22 @@ class Ledger:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
+    def at_last(self, work: Callable[[], None]) -> None:
+        """Does `work` once everything else of the transition is done, before the rows are written."""
+        self._last.append(work)
+
     def flush(self) -> None:
-        """Writes the rows that were changed in place."""
+        """Writes the events, and the rows that were changed in place."""
+        for work in self._last:
+            work()
+        self.tx.insert_all(self._events)
         for run_id in sorted(self._dirty_runs, key=lambda r: self._runs[r].active):
             record = self._runs[run_id]
             record.updated_at = self.now
             self.tx.put(record)
         for agent in self._agents.values():
-            self._touch(agent)
+            if agent != self._read.get(agent.agent_id):
+                self._touch(agent)
 
     def _touch(self, record: AgentRecord) -> None:
         record.updated_at, record.activity = self.now, self._stamp
