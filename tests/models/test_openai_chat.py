@@ -319,22 +319,14 @@ async def test_a_finish_reason_is_what_the_answer_is(said: str | None, with_call
     assert len(calls_of(heard)) == with_call
 
 
-@pytest.mark.parametrize("finish", ["length", "content_filter"])
+@pytest.mark.parametrize(("finish", "meant"), [("length", "length"), ("content_filter", "contentFilter")])
 @pytest.mark.parametrize("arguments", ['{"path": "/tmp/x"}', '{"path": "/tm'])
-async def test_no_call_of_a_cut_message_is_kept(finish: str, arguments: str) -> None:
-    heard = await heard_of(
-        sse(
-            delta(content="I "),
-            delta(tool_calls=[call(arguments, index=0, id="x", name="delete")]),
-            delta(content="will"),
-            delta(finish),
-        )
-    )
-    assert calls_of(heard) == []
-    assert text_in(heard) == "I will"
-    assert heard.resets == ["cut"]
-    assert [notice.code for notice in heard.notices] == ["callsCut"]
-    assert heard.notices[0].data["tools"] == ["delete"]
+async def test_a_cut_message_with_calls_says_that_it_was_cut(finish: str, meant: str, arguments: str) -> None:
+    """A run runs no call of a message with such a finish reason."""
+    cut = delta(tool_calls=[call(arguments, index=0, id="x", name="delete")])
+    heard = await heard_of(sse(delta(content="I will"), cut, delta(finish)))
+    assert heard.answer.finish_reason == meant
+    assert texts(heard.answer.content) == ["text", "toolCall"]
 
 
 async def test_a_refusal_is_a_part_of_its_own() -> None:

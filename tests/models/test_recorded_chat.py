@@ -37,7 +37,8 @@ def calls(*expected: tuple[str, Any], ids: list[str] | None = None) -> Check:
 
 
 def cut(heard: Heard) -> bool:
-    return calls_of(heard) == [] and heard.resets == ["cut"] and heard.answer.finish_reason == "length"
+    """The run runs no call of such a message."""
+    return len(calls_of(heard)) == 1 and heard.answer.finish_reason == "length"
 
 
 READ_A, READ_B = ("read_file", {"path": "a.txt"}), ("read_file", {"path": "b.txt"})
@@ -198,10 +199,12 @@ def _same(heard: Heard, read: dict[str, Any]) -> None:
     assert text_in(heard) == read["content"]
     assert "".join(part.text for part in parts if part.type == "reasoning") == read["reasoning"]
     assert "".join(part.text for part in parts if part.type == "refusal") == read["refusal"]
-    expected = list(read["calls"].values()) if read["finish"] != "length" else []
+    expected = list(read["calls"].values())
     found = [part for part in parts if part.type == "toolCall"]
     assert [(part.provider_id, part.name) for part in found] == [(one["id"], one["name"]) for one in expected]
-    assert [part.arguments for part in found] == [json.loads(one["arguments"] or "{}") for one in expected]
+    whole = read["finish"] != "length"
+    arguments = [json.loads(one["arguments"] or "{}") if whole else one["arguments"] for one in expected]
+    assert [part.arguments for part in found] == arguments
     usage = heard.answer.usage
     assert (usage.input_tokens, usage.output_tokens) == (
         read["usage"]["prompt_tokens"],

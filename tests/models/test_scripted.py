@@ -208,11 +208,11 @@ async def test_usage_is_estimated_when_it_is_not_said(model_of: Any) -> None:
     assert answer.usage.input_tokens > 0
 
 
-async def test_a_length_cut_keeps_no_call(model_of: Any) -> None:
+async def test_a_length_cut_is_told_beside_its_calls(model_of: Any) -> None:
     reply = {"text": "a", "calls": [{"name": "c"}], "finish_reason": "length"}
     heard = await listen(model_of([{"when": {"always": True}, "reply": reply}]))
-    assert texts(heard.answer.content) == ["text"]
-    assert heard.resets == ["cut"]
+    assert heard.answer.finish_reason == "length"
+    assert texts(heard.answer.content) == ["text", "toolCall"]
 
 
 async def test_arguments_given_as_text_are_sent_as_they_are(model_of: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from sojourn.core.messages import FinishReason, OtherPart, Usage
 from sojourn.core.values import Json, clean
 
-from ._assemble import AnswerBuilder, CallSlot, TextSlot, cut_calls, parse_arguments, parse_json
+from ._assemble import AnswerBuilder, CallSlot, TextSlot, parse_arguments, parse_json
 from ._chat_reader import count
 from ._wire_errors import Peer, error_in, stream_error
 from .base import ModelAnswer, ModelDelta, ModelEvent, ModelNotice
@@ -87,16 +87,13 @@ class AnthropicReader:
         for index in self._blocks:
             self._end(index)
         events: list[ModelEvent] = list(self._builder.flush())
-        finish = self._finish()
-        if finish in ("length", "refusal") and self._builder.calls:
-            events += cut_calls(self._builder, finish)
         if self._stop == "pause_turn":
             text = f"The model {self._peer.name!r} paused its own tools' work; prompt or resume it to go on."
             events.append(ModelNotice("turnPaused", text))
         events.append(
             ModelAnswer(
                 content=self._builder.content(),
-                finish_reason=finish,
+                finish_reason=self._finish(),
                 usage=_usage(self._usage),
                 model=self._model,
                 response_id=self._id,
@@ -198,10 +195,9 @@ class AnthropicReader:
 
     def _finish(self) -> FinishReason:
         said = _FINISH.get(self._stop or "end_turn", "other")
-        if said in ("length", "refusal"):
-            return said
-        if self._builder.calls:
-            return "toolCalls"
+        if self._builder.calls and said != "length":
+            # A classifier ends a turn as a refusal wherever it stands, so a call before it may be half of one.
+            return "contentFilter" if said == "refusal" else "toolCalls"
         return "stop" if said == "toolCalls" else said
 
 

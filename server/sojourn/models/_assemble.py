@@ -16,10 +16,10 @@ from typing import Any, Literal, NoReturn
 import orjson
 
 from sojourn.core.errors import InvalidParams
-from sojourn.core.messages import FinishReason, OtherPart, Part, ReasoningPart, RefusalPart, TextPart, ToolCallPart
+from sojourn.core.messages import OtherPart, Part, ReasoningPart, RefusalPart, TextPart, ToolCallPart
 from sojourn.core.values import Json, clean
 
-from .base import ModelDelta, ModelEvent, ModelNotice, ModelReset
+from .base import ModelDelta
 
 TextKind = Literal["text", "reasoning", "refusal"]
 
@@ -154,26 +154,12 @@ class AnswerBuilder:
                 deltas.append(ModelDelta(position, "toolArguments", told))
         return deltas
 
-    def drop_calls(self) -> list[str]:
-        """Takes every call out and answers their names: nothing of a message that was cut may run."""
-        names = [self.names.get(call.name, call.name) for call in self.calls]
-        self.slots = [slot for slot in self.slots if not isinstance(slot, CallSlot)]
-        return names
-
     def content(self) -> tuple[Part, ...]:
         """The parts as they are stored."""
         ids = _call_ids([clean(call.id) for call in self.calls])
         return tuple(
             self._call(slot, next(ids)) if isinstance(slot, CallSlot) else self._part(slot) for slot in self.slots
         )
-
-    def retold(self) -> list[ModelDelta]:
-        """All text so far as deltas anew, after a reset."""
-        return [
-            ModelDelta(position, _delta_kind(slot.kind), slot.stream.text)
-            for position, slot in enumerate(self.slots)
-            if isinstance(slot, TextSlot) and slot.stream.text
-        ]
 
     def said_bytes(self) -> int:
         """How many bytes of text the answer is, reasoning and arguments included."""
@@ -210,15 +196,6 @@ def _call_ids(given: list[str]) -> Iterator[tuple[str, str | None]]:
             yield id, id
         else:
             yield next(made), None
-
-
-def cut_calls(builder: AnswerBuilder, finish: FinishReason) -> list[ModelEvent]:
-    """Takes the calls out of an answer that was cut, and tells it: a reset, what stays, and a notice."""
-    names = builder.drop_calls()
-    why = "its token limit" if finish == "length" else "a content filter"
-    message = f"The answer was cut by {why}, so none of its calls ({', '.join(map(repr, names))}) is run."
-    notice = ModelNotice("callsCut", message, {"tools": names, "finishReason": finish})
-    return [ModelReset("cut"), *builder.retold(), notice]
 
 
 def parse_arguments(text: str) -> Json:

@@ -2,8 +2,8 @@
 
 The rule: nothing about a chunk's form is taken for granted, an error anywhere is an error, and an answer is complete
 when a finish reason or `[DONE]` was seen. Calls run because they are there: a finish reason that denies them is put
-right; `[DONE]` without any finish reason counts as a normal end. Of a message that was cut by a limit or a filter no
-call is kept, whether its arguments parse or not.
+right, unless it says that the message was cut (`length`, `contentFilter`), and then the run runs none of them. `[DONE]`
+without any finish reason counts as a normal end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from sojourn.core.messages import FinishReason, Usage
 from sojourn.core.values import Json, clean
 
-from ._assemble import AnswerBuilder, cut_calls, parse_json
+from ._assemble import AnswerBuilder, parse_json
 from ._calls import CallAssembler
 from ._wire_errors import Peer, error_in, stream_error
 from .base import ModelAnswer, ModelDelta, ModelEvent
@@ -104,13 +104,10 @@ class ChatReader:
         events: list[ModelEvent] = list(self._builder.flush())
         if self._details:
             self._builder.add_other({"reasoning_details": self._details})
-        finish = self._finish_reason()
-        if finish in ("length", "contentFilter") and self._builder.calls:
-            events += cut_calls(self._builder, finish)
         events.append(
             ModelAnswer(
                 content=self._builder.content(),
-                finish_reason=finish,
+                finish_reason=self._finish_reason(),
                 usage=read_usage(self._usage),
                 model=self._model,
                 response_id=self._id,

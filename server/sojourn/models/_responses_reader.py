@@ -13,7 +13,7 @@ from typing import Any
 from sojourn.core.messages import FinishReason, Usage
 from sojourn.core.values import Json, clean
 
-from ._assemble import AnswerBuilder, CallSlot, TextKind, TextSlot, cut_calls, parse_json
+from ._assemble import AnswerBuilder, CallSlot, TextKind, TextSlot, parse_json
 from ._chat_reader import count
 from ._wire_errors import Peer, error_in, stream_error
 from .base import ModelAnswer, ModelDelta, ModelEvent
@@ -77,13 +77,10 @@ class ResponsesReader:
     def answer(self, request_id: str | None) -> list[ModelEvent]:
         """See `AnswerReader.answer`."""
         events: list[ModelEvent] = list(self._builder.flush())
-        finish = self._finish()
-        if finish in ("length", "contentFilter") and self._builder.calls:
-            events += cut_calls(self._builder, finish)
         events.append(
             ModelAnswer(
                 content=self._builder.content(),
-                finish_reason=finish,
+                finish_reason=self._finish(),
                 usage=_usage(self._response.get("usage")),
                 model=clean(_word(self._response.get("model"))),
                 response_id=clean(_word(self._response.get("id"))) or None,

@@ -38,7 +38,7 @@ from sojourn.core.messages import (
     text_of,
 )
 
-from ._assemble import AnswerBuilder, cut_calls
+from ._assemble import AnswerBuilder
 from ._estimate import BYTES_PER_TOKEN, estimate_tokens
 from ._script import Failure, Reply, ScriptedUsage, When, load_script
 from ._wire_errors import Peer, status_error
@@ -98,9 +98,6 @@ class ScriptedModel:
             )
         if reply.error is not None:
             raise self._failure(reply.error, quotes)
-        if reply.finish in ("length", "contentFilter") and build.calls:
-            for event in cut_calls(build, reply.finish):
-                yield event
         yield self._answer(reply, build, request)
 
     def _reply(self, request: ModelRequest) -> tuple[Reply, Mapping[str, str]]:
