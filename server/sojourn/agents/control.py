@@ -23,7 +23,7 @@ from sojourn.store.records import AgentRecord, InboxRecord, RunRecord
 from . import children, clock, ending, handstep, loop, opening, rounds, stepping
 from .inbox import put
 from .ledger import Ledger, message_json
-from .passes import Over, Pass, Todo, Wait, new_pass, read_run, restore
+from .passes import Over, Pass, Todo, Wait, new_pass, parse_config, read_run, restore
 from .runtime import Conversation, Repeated, Runtime
 
 log = logging.getLogger(__name__)
@@ -216,9 +216,11 @@ class Control:
             future = asyncio.get_running_loop().create_future()
             self._waiters[agent_id].append(future)
             try:
-                outcome = await self._rt.store.read(lambda tx: _outcome(tx, agent_id, run_id))
-                if outcome is not None:
-                    return outcome
+                live = self._rt.live.get(agent_id)
+                if live is None or live.run_id != run_id:  # else it is known to be under way
+                    outcome = await self._rt.store.read(lambda tx: _outcome(tx, agent_id, run_id))
+                    if outcome is not None:
+                        return outcome
                 await future
             finally:
                 waiting = self._waiters.get(agent_id, [])
@@ -323,9 +325,10 @@ class Control:
                 return accepted
 
     def _fresh(self, agent: AgentRecord, conversation: Conversation) -> Pass:
-        config = self._rt.config_of(AgentConfig.model_validate_json(agent.config))
+        config = self._rt.config_of(parse_config(agent.config))
         turns_left = self._rt.max_turns(config)
         run = AgentRun.new(None).with_history(conversation.messages).max_turns(turns_left)
+        run.knowing_call_ids(conversation.call_ids)
         run.max_invalid_tool_call_retries(turns_left)
         record = RunRecord(
             run_id=clock.new_run_id(),
@@ -346,12 +349,15 @@ class Control:
 
         def query(tx: ReadTx) -> Any:
             record = tx.get(RunRecord, run_id)
-            return None if record is None else read_run(tx, record)
+            return None if record is None else (read_run(tx, record), children.nest_of(tx, record))
 
-        parts = await self._rt.store.read(query)
-        if parts is None:
+        found = await self._rt.store.read(query)
+        if found is None:
             return None
+        parts, nest = found
         p = new_pass(self._rt, agent, parts.record, restore(parts, conversation), conversation)
+        p.run.knowing_call_ids(conversation.call_ids)
+        p.nest = nest
         p.bodies = [message_json(m) for m in conversation.messages[parts.record.pass_first_message :]]
         return p
 
@@ -365,10 +371,9 @@ class Control:
 
     async def _run(self, p: Pass) -> None:
         try:
-            nest = await self._rt.store.read(lambda tx: _nest(tx, p.run_id))
-            self._rt.feed.nest(p.agent_id, nest)
+            self._rt.feed.nest(p.agent_id, p.nest)
             # A child takes no place of its own: its parent holds one while it waits for the child.
-            async with contextlib.nullcontext() if nest else self._places:
+            async with contextlib.nullcontext() if p.nest else self._places:
                 await loop.drive(self._rt, p)
         finally:
             if self._rt.live.get(p.agent_id) is p:
@@ -470,8 +475,3 @@ def _outcome(tx: ReadTx, agent_id: str, run_id: str | None) -> RunOutcome | None
         which = f"no run {run_id!r}" if run_id else "not run yet"
         raise RunNotFound(f"The agent {agent_id!r} has {which}.", runId=run_id)
     return None if record.pass_open or record.outcome is None else ending.outcome_of(tx, record, agent)
-
-
-def _nest(tx: ReadTx, run_id: str) -> tuple[tuple[str, str], ...]:
-    record = tx.get(RunRecord, run_id)
-    return children.nest_of(tx, record) if record is not None else ()

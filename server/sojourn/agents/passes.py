@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -101,14 +102,19 @@ class Pass:
     """A result could not be committed: the driver gives up and leaves the run as it is on disk."""
     stop_asked: bool = False
     task: asyncio.Task[None] | None = None
-    children: int = 0
+    nest: tuple[tuple[str, str], ...] = ()
+    """Inside which calls the run is shown, innermost first."""
+    _saving: Ledger | None = None
 
     def records(self, ledger: Ledger) -> tuple[AgentRecord, RunRecord]:
         """The rows of the agent and of the run within a transition."""
         return ledger.agent(self.agent_id), ledger.run(self.run_id)
 
     def save(self, ledger: Ledger) -> list[tuple[Message, bytes]]:
-        """Writes what the run has grown by: new messages (answered with their JSON), model calls, entries, machine."""
+        """Writes what the run has grown by: new messages (answered with their JSON), model calls, entries.
+
+        The machine follows at the end of the transition, once, however often this is called in it.
+        """
         agent, record = self.records(ledger)
         agent.next_message = self.run.label_messages(agent.next_message, ledger.now)
         fresh: list[tuple[Message, bytes]] = []
@@ -121,7 +127,11 @@ class Pass:
         if fresh:
             agent.needs_reply = fresh[-1][0].role != "assistant"
         self._save_extras(ledger)
-        self._save_record(ledger, record)
+        if self._saving is not ledger:
+            self._saving = ledger
+            record.revision += 1
+            ledger.save_run(record)
+            ledger.at_last(lambda: self._save_record(record))
         return fresh
 
     def _save_extras(self, ledger: Ledger) -> None:
@@ -138,12 +148,11 @@ class Pass:
             self.run.entries.append(entry)
             self.saved_entries += 1
 
-    def _save_record(self, ledger: Ledger, record: RunRecord) -> None:
+    def _save_record(self, record: RunRecord) -> None:
         record.machine = self.run.machine()
         record.state, record.turn, record.max_turns = self.run.state, self.run.turn, self.run.turn_limit
         record.usage = self.run.usage.json_bytes().decode()
-        record.revision += 1
-        ledger.save_run(record)
+        self._saving = None
 
 
 def insert_entry(ledger: Ledger, run_id: str, position: int, entry: RunEntry) -> None:
@@ -198,12 +207,18 @@ def result_message(call: CallRecord, result: dict[str, Any]) -> ToolResultMessag
     )
 
 
+@lru_cache(maxsize=512)
+def parse_config(text: str) -> AgentConfig:
+    """An agent's config out of its row."""
+    return AgentConfig.model_validate_json(text)
+
+
 def new_pass(rt: Runtime, agent: AgentRecord, record: RunRecord, run: AgentRun, conversation: Conversation) -> Pass:
     """A pass over a run that is stored whole, with the agent's model and tools.
 
     Raises `UnknownModel` or `UnknownTool` when the config names what is not there.
     """
-    config = rt.config_of(AgentConfig.model_validate_json(agent.config))
+    config = rt.config_of(parse_config(agent.config))
     name = rt.model_name(config)
     return Pass(
         agent_id=agent.agent_id,

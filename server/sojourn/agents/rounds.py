@@ -14,7 +14,6 @@ from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
 from sojourn.core.approvals import Approval, Decision, PathStep, Policy, args_sha256, policy_of
 from sojourn.core.errors import Cancelled
-from sojourn.core.messages import ToolCallPart
 from sojourn.core.run import PendingToolCall
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, RunRecord
 from sojourn.tools.base import ToolOutput
@@ -39,13 +38,17 @@ def open_round(ledger: Ledger, rt: Runtime, p: Pass, calls: Sequence[PendingTool
     for position, pending in enumerate(calls):
         row = ledger.call(agent.agent_id, pending.call.id)
         if row is None:
-            row = _enter(ledger, p, agent, record, pending, position)
-        if row.state == "proposed":
-            _gate(ledger, p, agent, record, row, pending.call)
+            row = _new_row(ledger, p, agent, record, pending, position)
+            if row.state == "proposed":
+                _gate(ledger, p, agent, record, row)
+            ledger.adopt_call(row)
+        elif row.state == "proposed":
+            _gate(ledger, p, agent, record, row)
+            ledger.tx.put(row)
     return advance(ledger, rt, p)
 
 
-def _enter(
+def _new_row(
     ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, pending: PendingToolCall, position: int
 ) -> CallRecord:
     call = pending.call
@@ -68,7 +71,6 @@ def _enter(
     if pending.preresolved_result is not None:
         row.state = "preresolved"
         row.result = _result_json(pending.preresolved_result.content, is_error=True)
-    ledger.tx.insert(row)
     return row
 
 
@@ -82,7 +84,7 @@ def text_result(text: str, *, is_error: bool = True) -> str:
     return orjson.dumps({"content": [{"type": "text", "text": text}], "isError": is_error, "pending": False}).decode()
 
 
-def _gate(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: CallRecord, call: ToolCallPart) -> None:
+def _gate(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:
     policy = _policy(p, row)
     if row.tool_name not in p.tools:
         row.state, row.result = "failed", text_result(f"The tool {row.tool_name!r} is not available any more.")
@@ -94,7 +96,6 @@ def _gate(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: C
     elif policy == "ask":
         row.state = "awaiting_approval"
         _ask(ledger, p, agent, record, row)
-    ledger.tx.put(row)
 
 
 def on_approval(p: Pass, record: RunRecord) -> str:

@@ -15,7 +15,7 @@ import orjson
 
 from sojourn.core.agent import DEFAULT_MAX_TURNS, AgentConfig, Caller
 from sojourn.core.errors import AgentNotFound, InvalidParams, RequestIdReused, UnknownModel
-from sojourn.core.messages import MESSAGE, Message
+from sojourn.core.messages import MESSAGE, AssistantMessage, Message
 from sojourn.core.values import Value
 from sojourn.models.base import Model
 from sojourn.store.base import ReadTx, Store, Tx
@@ -55,10 +55,13 @@ class Conversation:
     id: str
     messages: list[Message] = field(default_factory=list)
     tokens: int = 0
+    call_ids: set[str] = field(default_factory=set)
 
     def add(self, message: Message, body: bytes) -> None:
         """Appends a message that was just stored as `body`."""
         self.messages.append(message)
+        if isinstance(message, AssistantMessage):
+            self.call_ids.update(call.id for call in message.calls)
         self.tokens += estimate_tokens(message, body)
 
 

@@ -26,6 +26,7 @@ from sojourn.models.base import ModelAnswer
 from sojourn.store.records import AgentRecord, RunRecord
 
 from . import ending, mailbox, rounds
+from .children import nest_of
 from .ledger import Ledger
 from .passes import AskModel, Over, Pass, Todo
 from .runtime import Runtime
@@ -48,6 +49,7 @@ def start(
     record.pass_first_seq, record.pass_first_message = agent.last_seq + 1, agent.message_count
     agent.active_run_id = record.run_id
     p.bodies, p.started_at = [], time.monotonic()
+    p.nest = nest_of(ledger.tx, record)
     ledger.event(agent, hot.agent_start(cause), run=record, origin=origin)
     ledger.save_run(record)
     return agent, record

@@ -144,6 +144,14 @@ class RunDocument(BaseModel):
         self._ids = None
         return self
 
+    def knowing_call_ids(self, ids: set[str]) -> Self:
+        """Takes the call ids of the conversation from a driver that keeps them, instead of reading it for them.
+
+        The set is shared: the run adds the ids of its own calls.
+        """
+        self._ids = ids
+        return self
+
     def max_turns(self, n: int) -> Self:
         """Sets how many turns may be emitted; 1 unless set."""
         self._require_unstarted("max_turns")

@@ -74,7 +74,7 @@ class SqliteReadTx:
         """See `ReadTx.find`."""
         order = order if isinstance(order, str) else tuple(order)
         conditions, values = conditions_of(where)
-        sql = query_sql(kind, conditions, order, desc=desc, after=after is not None)
+        sql = query_sql(kind, conditions, order, desc, after is not None)
         if after is not None:
             values += start_values(kind, order_columns(kind, order), after)
         check_limit(limit)
@@ -93,20 +93,16 @@ class SqliteReadTx:
 
     def _records(self, kind: type[R], rows: list[tuple[Any, ...]]) -> list[R]:
         columns = statements_of(kind).columns
-        if columns.bodies:
-            rows = [self._unpacked(columns.bodies, row) for row in rows]
+        for i in columns.bodies:
+            for n, row in enumerate(rows):
+                text = row[i]
+                if text is not None and text.startswith(MARK):
+                    rows[n] = (*row[:i], unpack(text, self._blob), *row[i + 1 :])
         records = [kind(*row) for row in rows]
         for name in columns.bools:
             for record in records:
                 setattr(record, name, bool(getattr(record, name)))
         return records
-
-    def _unpacked(self, bodies: tuple[int, ...], row: tuple[Any, ...]) -> tuple[Any, ...]:
-        for i in bodies:
-            text = row[i]
-            if text is not None and text.startswith(MARK):
-                row = (*row[:i], unpack(text, self._blob), *row[i + 1 :])
-        return row
 
     def _blob(self, digest: str) -> bytes | None:
         rows = self._rows("SELECT data FROM blobs WHERE sha256 = ?", (digest,))
@@ -157,12 +153,30 @@ class SqliteTx(SqliteReadTx):
     def insert(self, record: Record) -> None:
         """See `Tx.insert`."""
         statements = statements_of(type(record))
-        self._write(statements.insert, statements.columns.row(record), statements.columns.bodies)
+        columns = statements.columns
+        self._write(statements.insert, columns.row(record), columns.bodies)
+
+    def insert_all(self, records: Sequence[Record]) -> None:
+        """See `Tx.insert_all`."""
+        if not records:
+            return
+        statements = statements_of(type(records[0]))
+        bodies = statements.columns.bodies
+        rows = [statements.columns.row(record) for record in records]
+        if any(isinstance(row[i], str) and must_pack(row[i]) for row in rows for i in bodies):
+            for row in rows:
+                self._write(statements.insert, row, bodies)
+            return
+        try:
+            self._db.executemany(statements.insert, rows)
+        except sqlite3.Error as error:
+            raise self._plain(error) from error
 
     def put(self, record: Record) -> None:
         """See `Tx.put`."""
         statements = statements_of(type(record))
-        self._write(statements.put, statements.columns.row(record), statements.columns.bodies)
+        columns = statements.columns
+        self._write(statements.put, columns.row(record), columns.bodies)
 
     def update(self, record: Record, *fields: str) -> None:
         """See `Tx.update`."""
@@ -198,7 +212,7 @@ class SqliteTx(SqliteReadTx):
                 row = (*row[:i], packed.text, *row[i + 1 :])
                 quoted.append(packed.blobs)
         written = self._change(sql, row)
-        if written:  # counted after the row is there: a transition may go on after a refused one
+        if quoted and written:  # counted once the row is there: a transition may go on after a refused one
             for blobs in quoted:
                 self._keep(blobs)
         return written

@@ -69,6 +69,10 @@ class Tx(ReadTx, Protocol):
         """Adds a row. Raises `Conflict` when its key or a unique value is taken."""
         ...
 
+    def insert_all(self, records: Sequence[Record]) -> None:
+        """Adds rows of one kind, in order, for less than one by one. Raises `Conflict` as `insert` does."""
+        ...
+
     def put(self, record: Record) -> None:
         """Adds the row or replaces the one with its key. Raises `Conflict` when another row holds a unique value."""
         ...

@@ -20,7 +20,7 @@ from ._columns import (
     check_fields,
     check_limit,
     check_where,
-    choices_of,
+    choices,
     columns_of,
     order_columns,
     start_values,
@@ -152,6 +152,11 @@ class _MemoryTx(_MemoryReadTx):
             raise Conflict(f"{table.columns.table.name!r} has a row with the key {key!r} already.")
         self._place(table, key, row)
 
+    def insert_all(self, records: Sequence[Record]) -> None:
+        """See `Tx.insert_all`."""
+        for record in records:
+            self.insert(record)
+
     def put(self, record: Record) -> None:
         """See `Tx.put`."""
         table = self._tables[type(record)]
@@ -225,13 +230,14 @@ class _Table:
         """The rows that match, in the order in which they were made."""
         tests = []
         keys: Iterable[Key] = self.rows
-        for name, choices in choices_of(where):
-            check_where(self.columns, name, choices)
-            tests.append((self.columns.position(name), choices))
-            if name == self.columns.table.key[0] and len(choices) == 1:
-                keys = self._groups.get(choices[0], ())
+        for name, value in where.items():
+            wanted = choices(name, value)
+            check_where(self.columns, name, wanted)
+            tests.append((self.columns.position(name), wanted))
+            if name == self.columns.table.key[0] and len(wanted) == 1:
+                keys = self._groups.get(wanted[0], ())
         rows = ((key, self.rows[key]) for key in keys)
-        found = [(self.numbers[key], row) for key, row in rows if all(row[i] in choices for i, choices in tests)]
+        found = [(self.numbers[key], row) for key, row in rows if all(row[i] in wanted for i, wanted in tests)]
         found.sort(key=lambda pair: pair[0])
         return [row for _, row in found]
 
