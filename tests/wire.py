@@ -71,6 +71,11 @@ class Wire:
         """Connects to a TCP port, waiting likewise."""
         return cls(_connect(socket.AF_INET, (host, port), timeout), timeout=timeout)
 
+    def with_timeout(self, timeout: float) -> Self:
+        """The same connection, waiting so long where nothing else is said."""
+        self._timeout = timeout
+        return self
+
     def __enter__(self) -> Self:
         return self
 

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import strict_checkers as strict
+from crash.client import all_agents, pages
 from crash.notebook import Intent, Notebook
+from wire import Wire
+
 from sojourn.core.history import DIALECTS, project
 from sojourn.core.messages import MESSAGES, user
-from wire import Wire
 
 MARKED = {"dispatched", "returned", "pending", "resolved", "failed", "interrupted"}
 """The states of a call whose tool may have started."""
@@ -127,7 +129,8 @@ def _effects(stored: Stored, notebook: Notebook) -> Iterator[str]:
         key = effect["agentId"], effect["callId"]
         call = stored.calls.get(key)
         if call is None or call["state"] not in MARKED or key not in started:
-            yield f"3: {effect} has no committed mark: its call is {call and call['state']!r}, started: {key in started}"
+            state = call and call["state"]
+            yield f"3: {effect} has no committed mark: its call is {state!r}, started: {key in started}"
 
 
 def _acknowledged(stored: Stored, notebook: Notebook) -> Iterator[str]:
@@ -205,16 +208,19 @@ def _conversations(stored: Stored) -> Iterator[str]:
 
 def check_conversation(agent_id: str, messages: list[dict[str, Any]]) -> Iterator[str]:
     """A stored conversation is well formed (results all or none, in call order), and providers take it."""
-    for at, message in enumerate(messages):
-        calls = [part["id"] for part in message["content"] if part["type"] == "toolCall"]
-        results = []
-        for follower in messages[at + 1 :]:
-            if follower["role"] != "toolResult":
-                break
-            results.append(follower["callId"])
-        is_open = not results and at == len(messages) - 1
-        if message["role"] == "assistant" and results != calls and not is_open:
-            yield f"7: {agent_id!r}: the calls {calls} are followed by the results {results}"
+    owed: list[str] = []
+    round_size = 0
+    for message in messages:
+        if message["role"] == "toolResult":
+            if not owed or owed.pop(0) != message["callId"]:
+                yield f"7: {agent_id!r}: {message['messageId']} is a result of {message['callId']} in the wrong place"
+            continue
+        if owed:
+            yield f"7: {agent_id!r}: {message['messageId']} comes where results of {owed} are owed"
+        owed = [part["id"] for part in message["content"] if part["type"] == "toolCall"]
+        round_size = len(owed)
+    if owed and len(owed) != round_size:
+        yield f"7: {agent_id!r}: a round has only some of its results, {owed} are missing"
     late = Counter(message["callId"] for message in messages if message["role"] == "lateResult")
     yield from (f"8: {agent_id!r} has {count} late results of {call}" for call, count in late.items() if count > 1)
     if messages:
@@ -266,7 +272,7 @@ def _heard(stored: Stored, notebook: Notebook) -> Iterator[str]:
 
 def check_recovered(wire: Wire) -> list[str]:
     """What must hold as soon as the next daemon serves, seen over the wire."""
-    return [what for agent in _all_agents(wire) for what in _recovered(wire, agent)]
+    return [what for agent in all_agents(wire) for what in _recovered(wire, agent)]
 
 
 def _recovered(wire: Wire, agent: dict[str, Any]) -> Iterator[str]:
@@ -286,23 +292,6 @@ def _recovered(wire: Wire, agent: dict[str, Any]) -> Iterator[str]:
     state = wire.call("agent/get", {"agentId": agent_id})["state"] if level else "at rest"
     if level and agent["state"] not in ("waiting", "running") and state not in ("waiting", "running"):
         yield f"9: {agent_id!r} is {agent['state']!r} and its last pass has no agentEnd"
-
-
-def _all_agents(wire: Wire) -> Iterator[dict[str, Any]]:
-    for agent in pages(wire, "agent/list", {}, "agents"):
-        yield agent
-        yield from pages(wire, "agent/list", {"parentAgentId": agent["agentId"]}, "agents")
-
-
-def pages(wire: Wire, method: str, params: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
-    """All items of a paged method."""
-    cursor: dict[str, Any] = {}
-    while True:
-        answer = wire.call(method, {**params, **cursor})
-        yield from answer[key]
-        if answer.get("nextCursor") is None:
-            return
-        cursor = {"cursor": answer["nextCursor"]}
 
 
 def _events(wire: Wire, agent_id: str) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from crash.notebook import Intent, Notebook
@@ -18,7 +18,7 @@ AGENTS: dict[str, dict[str, Any]] = {
     "sleeping": {"approvals": {"demo_deploy": "ask"}, "onApproval": "pause"},
     "eager": {"approvals": {"demo_deploy": "allow"}, "onInboxIdle": "resume", "onRestart": "resume"},
 }
-VERBS = ["deploy", "chain", "several", "several", "build", "timed", "child", "askchild", "backchild", "talk"]
+VERBS = ("deploy", "chain", "several", "several", "build", "timed", "child", "askchild", "backchild", "talk")
 DECISIONS = ["approve"] * 5 + ["deny", "edit", "answer", "abort"]
 AT_ONCE = 12
 """Unanswered requests at a time, those that wait for a pass left out."""
@@ -27,10 +27,11 @@ AT_ONCE = 12
 class Client:
     """One connection of the one client; `notebook` outlives it."""
 
-    def __init__(self, wire: Wire, notebook: Notebook, rng: random.Random) -> None:
+    def __init__(self, wire: Wire, notebook: Notebook, rng: random.Random, verbs: Sequence[str] = VERBS) -> None:
         self._wire = wire
         self._notebook = notebook
         self._rng = rng
+        self._verbs = verbs
         self._open: dict[int, Intent] = {}
 
     def enter(self) -> None:
@@ -53,24 +54,37 @@ class Client:
         except WireClosed:
             self._collect()
 
-    def settle(self, rounds: int = 60) -> None:
+    def last_word(self) -> None:
+        """Pushes something and waits for its acknowledgement: the moment after which it may never be lost."""
+        try:
+            self._push()
+            pushed = self._notebook.intents[-1]
+            self._wire.wait_until(lambda: self._collect() or not pushed.open, "an answer to inbox/push")
+        except WireClosed:
+            self._collect()
+
+    def settle(self, limit_s: float = 60) -> None:
         """Brings everything to its end: decides, answers and resumes until nobody waits for anything any more."""
-        for _ in range(rounds):
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
             busy = [self._decide_all(), self._answer_all(), self._resume_all()]
             self._collect()
             if not any(busy) and not self._open:
                 return
-        states = {agent["agentId"]: agent for agent in self._agents()}
-        open_ones = [(intent.method, intent.params) for intent in self._open.values()]
-        raise AssertionError(f"The store does not come to rest: {states}; never answered: {open_ones}")
+            self._breathe()
+        states = {agent["agentId"]: agent["state"] for agent in all_agents(self._wire)}
+        owed = [(intent.method, intent.params) for intent in self._open.values()]
+        raise AssertionError(f"The store does not come to rest: {states}; never answered: {owed}")
 
     # what it does
 
     def _prompt(self) -> None:
+        if not self._verbs:
+            return
         token = self._notebook.token()
         params: dict[str, Any] = {
             "agentId": self._rng.choice(list(AGENTS)),
-            "content": f"{self._rng.choice(VERBS)} {token}",
+            "content": f"{self._rng.choice(self._verbs)} {token}",
             "wait": self._rng.random() < 0.2,
         }
         if self._rng.random() < 0.5:
@@ -126,10 +140,6 @@ class Client:
 
     # bringing things to an end
 
-    def _agents(self) -> list[dict[str, Any]]:
-        agents: list[dict[str, Any]] = self._wire.call("agent/list", {"limit": 500})["agents"]
-        return agents
-
     def _decide_all(self) -> bool:
         approvals = self._wire.call("approval/list")["approvals"]
         for approval in approvals:
@@ -138,19 +148,18 @@ class Client:
 
     def _answer_all(self) -> bool:
         found = False
-        for agent_id in AGENTS:
-            for call in self._wire.call("agent/pendingCalls", {"agentId": agent_id})["pendingCalls"]:
+        for agent in all_agents(self._wire):
+            for call in self._wire.call("agent/pendingCalls", {"agentId": agent["agentId"]})["pendingCalls"]:
                 found = True
                 if not call["answered"]:
-                    self._answer_call(agent_id, call["callId"])
+                    self._answer_call(agent["agentId"], call["callId"])
         return found
 
     def _resume_all(self) -> bool:
         busy = False
-        for agent in self._agents():
+        for agent in all_agents(self._wire):
             if agent["state"] in ("running", "waiting"):
                 busy = True
-                self._breathe()
             elif agent["state"] != "idle" or agent["inbox"]:
                 busy = True
                 intent = self._do("agent/resume", {"agentId": agent["agentId"], "wait": False})
@@ -182,12 +191,32 @@ class Client:
                 intent.answer = answer if isinstance(answer, dict) else {}
             except WireError as refused:
                 intent.refused = refused.code
-                assert refused.code in _REFUSALS, f"{intent} was refused: {refused}"
+                if refused.code not in _REFUSALS:
+                    raise
         for message in self._wire.notifications:
             if message["method"] == "agent/event":
                 self._notebook.hear(message["params"])
         self._wire.notifications.clear()
         return False
+
+
+def pages(wire: Wire, method: str, params: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
+    """All items of a paged method."""
+    cursor: dict[str, Any] = {}
+    while True:
+        answer = wire.call(method, {**params, **cursor})
+        yield from answer[key]
+        if answer.get("nextCursor") is None:
+            return
+        cursor = {"cursor": answer["nextCursor"]}
+
+
+def all_agents(wire: Wire) -> list[dict[str, Any]]:
+    """All agents, parents before their children."""
+    found = list(pages(wire, "agent/list", {}, "agents"))
+    for agent in found:
+        found += pages(wire, "agent/list", {"parentAgentId": agent["agentId"]}, "agents")
+    return found
 
 
 _WAITING = ("agent/prompt", "agent/resume")

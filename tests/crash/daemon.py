@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from wire import Wire
+from wire import Wire, WireClosed
 
 HERE = Path(__file__).resolve().parent
 CONFIG = f"""
@@ -39,6 +40,8 @@ class Daemon:
         home.mkdir(parents=True, exist_ok=True)
         self.socket = home / "s"
         self.world = home / "world"
+        self.fell = False
+        """Whether it had ended in another way than by SIGKILL when it was to be killed."""
         self._log = home / "log"
         config = home / "config.toml"
         config.write_text(CONFIG)
@@ -56,16 +59,23 @@ class Daemon:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def connect(self, *, timeout: float = 20) -> Wire:
-        """A new connection, also while the daemon is still starting."""
-        try:
-            return Wire.unix(self.socket, timeout=timeout)
-        except OSError as error:
-            raise AssertionError(f"The daemon cannot be reached ({error}); its log ends:\n{self.log()}") from error
+    def connect(self, *, timeout: float = 60) -> Wire:
+        """A new connection, also while the daemon is still starting. Raises `WireClosed` when it dies instead."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return Wire.unix(self.socket, timeout=0.05).with_timeout(timeout)
+            except OSError as error:
+                if not self.alive:
+                    raise WireClosed("the daemon ended before it served anybody") from error
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"The daemon does not serve ({error}); its log ends:\n{self.log()}") from error
 
     def kill(self) -> bool:
         """SIGKILL; answers whether the daemon had killed itself before (its kill point was reached)."""
-        struck = self._process.poll() == -signal.SIGKILL
+        ended = self._process.poll()
+        struck = ended == -signal.SIGKILL
+        self.fell = ended is not None and not struck
         self._process.kill()
         self._process.wait(10)
         return struck
@@ -91,5 +101,5 @@ def _environment(world: Path, fault: str | None, plant: str | None) -> dict[str,
         kept["SOJOURN_FAULT"] = fault
     if plant is not None:
         kept["SOJOURN_TEST_PLANT"] = plant
-        kept["PYTHONPATH"] = str(HERE / "plants")
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE / "plants"), kept.get("PYTHONPATH")]))
     return kept
