@@ -306,7 +306,7 @@ def measure(case: str, *, rounds: int, scale: float) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", nargs=2, metavar=("KIND", "PATH"))
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--scale", type=float, default=1.0, help="how much work a round is")
     parser.add_argument("--case", choices=CASES)
     options = parser.parse_args()

@@ -37,7 +37,8 @@ def result_body(id: Id, result: Any, *, limit: int) -> bytes:
 
     One above `limit` bytes becomes the error `limitReached`, so that a reader never waits for what it cannot get.
     """
-    body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_id(id), _json(result))
+    shown = b"%d" % id if type(id) is int else _id(id)
+    body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (shown, _json(result))
     if len(body) <= limit:
         return body
     return error_body(
@@ -95,7 +96,7 @@ def _describe(error: BaseException) -> tuple[int, str, dict[str, Any]]:
 
 
 def _id(id: Id) -> bytes:
-    if type(id) is int:
+    if type(id) is int:  # orjson ends at 64 bits
         return b"%d" % id
     try:
         return orjson.dumps(id)

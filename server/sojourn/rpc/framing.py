@@ -64,7 +64,7 @@ class Framer:
         """The next body, or None when more bytes are needed. Raises `FramingError`."""
         if self.kind is None and not self._detect():
             return None
-        return self._next_line() if self.kind == "lines" else self._next_framed()
+        return self._next_framed() if self.kind == "headers" else self._next_line()
 
     def end(self) -> bytes | None:
         """At the end of the stream: the last line when it lacks its newline.
@@ -109,8 +109,10 @@ class Framer:
         if self._length is None:
             plain = None if self._block else _PLAIN_HEADER.match(self._buffer, self._pos)
             if plain is not None:
-                self._accept(int(plain[1]))
+                self._length = int(plain[1])
                 self._pos = plain.end()
+                if self._length > self.max_bytes:
+                    self._accept(self._length)
             elif not self._read_headers():
                 return None
         length = self._length or 0

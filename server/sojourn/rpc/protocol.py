@@ -220,8 +220,10 @@ class SojournProtocol(JsonRPCProtocol):
         if self.outbox.full_of_answers:
             await self.outbox.until_answers_fit()
         self.requests.discard(request)
-        if request.id is not None:
+        if request.batch is not None:
             self._answer(request.batch, body)
+        elif request.id is not None:
+            self.outbox.answer(self.session.frame(body))
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
