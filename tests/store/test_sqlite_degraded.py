@@ -117,6 +117,24 @@ async def test_a_transition_cannot_talk_a_failing_disk_away(store: SqliteStore) 
     assert await store.read(lambda tx: tx.count(MessageRecord)) == 0
 
 
+async def test_a_page_that_cannot_be_read_fails_its_reader_alone(store: SqliteStore) -> None:
+    health = Health(store)
+
+    def damaged(tx: Any) -> None:
+        tx.insert(message(2))
+        tx._rows("SELECT * FROM a_table_that_is_gone", ())
+
+    results = await asyncio.gather(
+        store.write(lambda tx: tx.insert(message(1))),
+        store.write(damaged),
+        store.write(lambda tx: tx.insert(message(3))),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), StorageError, type(None)]
+    assert await store.read(lambda tx: [row.position for row in tx.find(MessageRecord)]) == [1, 3]
+    assert health.heard == []
+
+
 async def test_a_store_can_be_closed_while_its_disk_is_full(store: SqliteStore) -> None:
     await store.write(lambda tx: limit_pages(store, 1))
     writes = [asyncio.create_task(store.write(lambda tx, n=n: tx.insert(message(n, BIG)))) for n in range(3)]

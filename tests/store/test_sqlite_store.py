@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import fields
@@ -62,6 +63,22 @@ async def test_what_was_acknowledged_is_there_after_opening_again(tmp_path: Path
     assert second.store_id == first.store_id
     assert await second.read(lambda tx: tx.get(MessageRecord, "c1", 1)) == message(1)
     await second.aclose()
+
+
+async def test_an_opening_that_is_given_up_leaves_nothing_open(tmp_path: Path) -> None:
+    for turns in range(4):
+        opening = asyncio.create_task(SqliteStore.open(tmp_path))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    store = await SqliteStore.open(tmp_path)
+    await store.write(lambda tx: tx.insert(message(1)))
+    await store.aclose()
+    async with asyncio.timeout(10):
+        while any(thread.name == "store-writer" for thread in threading.enumerate()):
+            await asyncio.to_thread(lambda: None)
 
 
 async def test_two_stores_have_two_ids(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sojourn.store import _bodies
@@ -89,6 +89,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(value=JSON, ascii_only=st.booleans(), image_too=st.booleans())
 def test_any_json_comes_back_to_the_letter(value: object, ascii_only: bool, image_too: bool) -> None:
     body = json.dumps([value, {"type": "image", "data": "AAAA"}] if image_too else value, ensure_ascii=ascii_only)

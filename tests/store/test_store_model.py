@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_rows import a_run, item
 
@@ -113,7 +113,7 @@ async def played(store: Store, script: list[tuple[list[Step], bool]]) -> list[An
     return [answers, heard, kept]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(script=transitions)
 async def test_both_stores_answer_and_keep_the_same(script: list[tuple[list[Step], bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@ Worked out once per type from the dataclass itself, so that a table is described
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import attrgetter
@@ -108,10 +108,10 @@ def check_limit(limit: int | None) -> None:
         raise ValueError(f"limit={limit!r} is not a number of rows; leave it out for all of them.")
 
 
-def check_where(columns: Columns, name: str, choices: Iterable[Any]) -> None:
+def check_where(columns: Columns, name: str, values: Iterable[Any]) -> None:
     """Raises `ValueError` for a condition on an unknown column, or on the text of a body."""
     body = columns.position(name) in columns.bodies
-    if body and any(choice is not None for choice in choices):
+    if body and any(value is not None for value in values):
         raise ValueError(f"The column {name!r} of {columns.table.name!r} is a body; it can only be compared with None.")
 
 
@@ -124,10 +124,9 @@ def check_fields(columns: Columns, names: tuple[str, ...]) -> None:
             raise ValueError(f"{name!r} is part of the key of {columns.table.name!r}; a row's key never changes.")
 
 
-def choices_of(where: Mapping[str, Any]) -> Iterable[tuple[str, tuple[Any, ...]]]:
-    """Each condition as a column and the values that it may have."""
-    for name, value in where.items():
-        choices = value if isinstance(value, tuple) else (value,)
-        if len(choices) > MAX_CHOICES:
-            raise ValueError(f"{name!r} may be one of {len(choices)} values; {MAX_CHOICES} is the limit.")
-        yield name, choices
+def choices(name: str, value: Any) -> tuple[Any, ...]:
+    """The values that the column `name` may have under a condition. Raises `ValueError` when they are too many."""
+    several = value if isinstance(value, tuple) else (value,)
+    if len(several) > MAX_CHOICES:
+        raise ValueError(f"{name!r} may be one of {len(several)} values; {MAX_CHOICES} is the limit.")
+    return several

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ._columns import Columns, check_fields, check_where, choices_of, columns_of, order_columns, remembered, tells_apart
+from ._columns import Columns, check_fields, check_where, choices, columns_of, order_columns, remembered, tells_apart
 from .records import Record
 
 Condition = tuple[str, int, bool]
@@ -56,21 +56,22 @@ def conditions_of(where: Mapping[str, Any]) -> tuple[tuple[Condition, ...], list
     """The shape of the conditions, which decides the SQL, and the values to bind in their order."""
     conditions: list[Condition] = []
     values: list[Any] = []
-    for name, choices in choices_of(where):
-        plain = [choice for choice in choices if choice is not None]
-        conditions.append((name, len(plain), len(plain) < len(choices)))
-        values += plain
+    for name, value in where.items():
+        if value is None:
+            conditions.append((name, 0, True))
+        elif isinstance(value, tuple):
+            plain = [choice for choice in choices(name, value) if choice is not None]
+            conditions.append((name, len(plain), len(plain) < len(value)))
+            values += plain
+        else:
+            conditions.append((name, 1, False))
+            values.append(value)
     return tuple(conditions), values
 
 
 @remembered
 def query_sql(
-    kind: type[Record],
-    conditions: tuple[Condition, ...],
-    order: str | tuple[str, ...],
-    *,
-    desc: bool,
-    after: bool,
+    kind: type[Record], conditions: tuple[Condition, ...], order: str | tuple[str, ...], desc: bool, after: bool
 ) -> str:
     """Selects rows in an order; binds the values of the conditions, those of `after`, and last the limit (or -1)."""
     columns, names = columns_of(kind), order_columns(kind, order)
