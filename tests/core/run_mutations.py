@@ -74,6 +74,7 @@ MUTATIONS = (
         "self._record(turn.message, *_answers(turn.message,",
         "self._record(turn.accepted(), *_answers(turn.accepted(),",
     ),
+    Mutation("a call taken back costs a turn", "run.py", "self.turn -= 1", "pass"),
     Mutation("tokens are not summed", "run.py", "self.usage += usage", "self.usage = usage"),
     Mutation(
         "siblings of a skipped call run",

@@ -17,7 +17,7 @@ from run_driving import (
     texts,
 )
 
-from sojourn.core.errors import InvalidParams, MaxTurns
+from sojourn.core.errors import InvalidParams, MaxTurns, ModelError
 from sojourn.core.messages import (
     AssistantMessage,
     ToolChoice,
@@ -327,11 +327,13 @@ CALLS = {
     "resolve_invalid_tool_call": lambda run: run.resolve_invalid_tool_call(InvalidToolCallAction.skip()),
     "tool_results": lambda run: run.tool_results([result("a")]),
     "mark_dispatched": lambda run: run.mark_dispatched(["a"]),
+    "withdraw_call": lambda run: run.withdraw_call(),
+    "abandon": lambda run: run.abandon(ModelError("The model is away.")),
     "inject": lambda run: run.inject([user("more")]),
 }
 LEGAL = {
-    "preparing": {"next_step", "inject"},
-    "awaiting_model": {"next_step", "model_response"},
+    "preparing": {"next_step", "inject", "abandon"},
+    "awaiting_model": {"next_step", "model_response", "withdraw_call", "abandon"},
     "resolving_calls": {"resolve_invalid_tool_call"},
     "awaiting_advance": {"next_step"},
     "executing_tools": {"next_step", "tool_results", "mark_dispatched"},

@@ -124,7 +124,7 @@ class Expected:
 CALL = st.tuples(
     st.sampled_from(["", "p", "q", "r", "s", "call-1-1"]),
     st.sampled_from(["add", "mul"] * 5 + ["rm", "nope"]),
-    st.sampled_from([True] * 9 + [False]),
+    st.sampled_from([True] * 7 + [False]),
 )
 OUT_OF_ORDER = ["model_response", "resolve_invalid_tool_call", "tool_results", "mark_dispatched", "max_turns", "inject"]
 BAD_ANSWERS = ["unknown", "again", "again", "twice", "no result", "another", "start unknown"]
@@ -156,7 +156,7 @@ class Driving(RuleBasedStateMachine):
     def act(self, data: st.DataObject) -> None:
         natural = {
             "preparing": [self.step] * 6 + [self.inject],
-            "awaiting_model": [self.make_calls] * 4 + [self.say, self.step],
+            "awaiting_model": [self.make_calls] * 5 + [self.say, self.step, self.withdraw],
             "resolving_calls": [self.resolve] * 4 + [self.step],
             "awaiting_advance": [self.step],
             "executing_tools": [self.answer_some] * 3
@@ -190,6 +190,10 @@ class Driving(RuleBasedStateMachine):
                 self.expect_done(self.run.next_step())
             case _:
                 self.expect_refusal(self.run.next_step, "next_step")
+
+    def withdraw(self, data: st.DataObject) -> None:
+        self.now.turn, self.now.state = self.now.turn - 1, "preparing"
+        self.run.withdraw_call()
 
     def advance(self) -> None:
         now = self.now
@@ -253,7 +257,7 @@ class Driving(RuleBasedStateMachine):
         self.expect_outcome(self.run.model_response(turn))
 
     def resolve(self, data: st.DataObject) -> None:
-        kind = data.draw(st.sampled_from(["repair", "repair", "repair badly", "skip", "skip", "retry", "fail", "stop"]))
+        kind = data.draw(st.sampled_from(["repair", "skip", "retry", "retry", "retry", "repair badly", "fail", "stop"]))
         now = self.now
         asked = now.invalid()
         assert asked is not None

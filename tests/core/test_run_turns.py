@@ -8,6 +8,7 @@ from run_driving import (
     TOOLS,
     at_calls,
     call,
+    calling,
     finish,
     ids,
     refused,
@@ -16,7 +17,7 @@ from run_driving import (
     texts,
 )
 
-from sojourn.core.errors import ModelResponseError
+from sojourn.core.errors import ModelError, ModelResponseError
 from sojourn.core.messages import (
     AssistantMessage,
     ImagePart,
@@ -35,7 +36,9 @@ from sojourn.core.run import (
     CallTools,
     Continue,
     Done,
+    Failed,
     ModelTurn,
+    step_to_wire,
 )
 
 # -- turns that were cut, empty turns -------------------------------------------------------------------------------
@@ -196,3 +199,45 @@ def test_only_open_calls_can_be_marked_as_started(call_ids) -> None:
     run.tool_results([result("a")])
     refused(run, lambda: run.mark_dispatched(call_ids))
     assert run.dispatched == frozenset()
+
+
+# -- drivers that cannot go on --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reload", [lambda run: run, *RELOADS])
+def test_a_model_call_without_an_answer_can_be_taken_back_and_costs_nothing(reload) -> None:
+    run = AgentRun.new("hi").max_turns(1)
+    run.next_step()
+    run.withdraw_call()
+    run = reload(run)
+    run.inject([user("and this")])
+    step = run.next_step()
+    assert isinstance(step, CallModel)
+    assert (step.turn, texts([*step.history, step.prompt])) == (1, ["hi", "and this"])
+    assert finish(run).result.output == "fine"
+
+
+@pytest.mark.parametrize("reload", RELOADS)
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_run_whose_driver_cannot_go_on_fails_and_remembers_why(reload, asked) -> None:
+    run = AgentRun.new("hi").max_turns(2)
+    if asked:
+        run.next_step()
+    run.abandon(ModelError("The model is away.", retryable=True))
+    again = reload(run)
+    assert again == run
+    assert again.failure is not None
+    assert (again.failure.kind, again.failure.message) == ("modelError", "The model is away.")
+    owed = again.peek()
+    assert owed == Failed(again.failure)
+    assert step_to_wire(owed)["error"] == {"kind": "modelError", "message": "The model is away.", "retryable": True}
+    assert not again.can_continue
+
+
+def test_a_driver_that_knows_the_conversations_call_ids_shares_them() -> None:
+    known = {"a"}
+    run = AgentRun.new("go").max_turns(3).knowing_call_ids(known)
+    run.next_step()
+    run.model_response(calling(call("a"), call("b")))
+    assert ids(run.next_step()) == ["call-1-1", "b"]
+    assert known == {"a", "call-1-1", "b"}
