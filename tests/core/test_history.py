@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import time
 from dataclasses import replace
@@ -705,11 +706,11 @@ def test_anthropic_gets_an_error_for_a_call_without_a_result() -> None:
 
 def test_marks_that_a_caller_sets_on_blocks_do_not_reach_the_conversation() -> None:
     conversation = [user("go"), assistant(OtherPart(provider="anthropic", data=SEARCH), call()), result("r")]
-    before = project(conversation, ANTHROPIC).messages
+    before = json.dumps(project(conversation, ANTHROPIC).messages)
     for message in project(conversation, ANTHROPIC).messages:
         for block in message["content"]:
             block["cache_control"] = {"type": "ephemeral"}
-    assert project(conversation, ANTHROPIC).messages == before
+    assert json.dumps(project(conversation, ANTHROPIC).messages) == before
 
 
 def test_anthropic_gets_malformed_arguments_as_an_object() -> None:

@@ -68,7 +68,7 @@ texts = st.one_of(
     st.sampled_from(["", " ", "\n\t", "\x00", "\u2028", "hello", "[continue]", "日本 🙂", '{"a": 1}', "x  "]),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
 )
-call_ids = st.sampled_from(
+call_ids = st.sampled_from(["c1", "c2"]) | st.sampled_from(
     ["", "c1", "c2", "msg-2-call-1", "abcdefghi", "call.with:odd/日本", "y" * 41, "z" * 90, "functions.get:0"]
 )
 tool_names = st.sampled_from(["build", "", "a.b", "new\nline", "日本語", "n" * 100, "mcp__x-y_z"])
@@ -145,9 +145,21 @@ others = made(
         ]
     ),
 )
-spoken = st.lists(
-    text_parts | calls | calls | reasoning | others | made(RefusalPart, text=texts) | images | resources,
-    max_size=5,
+own_parts = st.sampled_from(
+    [
+        ReasoningPart(
+            text="hm", provider="anthropic", opaque={"type": "thinking", "thinking": "hm", "signature": "c2"}
+        ),
+        ReasoningPart(text="", provider="anthropic", opaque={"type": "redacted_thinking", "data": "ZGF0YQ=="}),
+        ReasoningPart(text="", provider="openai-responses", opaque={"type": "reasoning", "encrypted_content": "ZW5j"}),
+        ReasoningPart(text="hm", provider="deepseek"),
+        TextPart(text=" "),
+    ]
+)
+spoken = st.one_of(
+    st.lists(calls, min_size=1, max_size=3),
+    st.lists(own_parts | text_parts | calls, min_size=1, max_size=3),
+    st.lists(text_parts | calls | reasoning | others | made(RefusalPart, text=texts) | images | resources, max_size=5),
 ).map(tuple)
 
 messages = st.one_of(

@@ -274,6 +274,8 @@ def summary_of(messages: list[Message]) -> list[str]:
                 turn("c", message_id="n"),
                 result("c", "r"),
                 late("c", "late 1"),
+                user("and?"),
+                late("c", "late 2"),
             ],
             [
                 "assistant c m-call-2",
@@ -282,9 +284,11 @@ def summary_of(messages: list[Message]) -> list[str]:
                 "assistant n-call-1",
                 "toolResult n-call-1 r",
                 "lateResult c late 1",
+                "user",
+                "lateResult m-call-2 late 2",
             ],
             [("callRenamed", "m-call-2"), ("callRenamed", "n-call-1")],
-            ["m-call-2"],
+            [],
             [],
         ),
         (  # an empty id, and a made one that is taken
