@@ -43,6 +43,8 @@ class Log:
         except queue.Full:
             return
         self._thread.join(_STOP_S)
+        if not self._thread.is_alive():
+            self._handler.close()
 
     def _write(self) -> None:
         while (record := self._lines.get()) is not None:

@@ -7,8 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 from fake_daemon import FakeDaemon
 
+from sojourn_client.testing import daemon, make_daemon
+
+__all__ = ["daemon", "fake", "make_daemon"]
+
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeDaemon]:
-    async with FakeDaemon() as daemon:
-        yield daemon
+    async with FakeDaemon() as one:
+        yield one

@@ -69,7 +69,7 @@ class AgentMethods(Namespace):
         await self._call("agent/unwatch", {})
 
     async def get(self, *, agent_id: str) -> Agent:
-        """One agent."""
+        """An agent as it is now."""
         result: Agent = await self._call("agent/get", {"agentId": agent_id})
         return result
 

@@ -17,7 +17,7 @@ from sojourn._version import __version__
 if TYPE_CHECKING:
     import socket as _socket
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 
 
 class DaemonNotRunning(ConnectionError):

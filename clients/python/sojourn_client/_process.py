@@ -161,7 +161,7 @@ class DaemonProcess:
 
         try:
             return int(json.loads((self.state_dir / "daemon.json").read_text())["pid"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def _kill_detached(self) -> None:

@@ -78,7 +78,7 @@ async def shutdown(
 def _pid(place: Place) -> int | None:
     try:
         return int(jsonlib.loads((place.state_dir / "daemon.json").read_text())["pid"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
