@@ -38,8 +38,13 @@ WRONG: list[tuple[str, Any, str, str]] = [
     ("run/appendEntry", {**R, "kind": "k"}, "value", "needs 'value'"),
     ("tool/register", {}, "tools", "needs 'tools'"),
     # unknown fields come before what is missing
-    ("agent/prompt", {**A, "text": "hi"}, "text", "knows no field 'text'; it takes requestId, agentId, content,"),
-    ("agent/prompt", {"agent_id": "a", "content": "hi"}, "agent_id", "knows no field 'agent_id'"),
+    (
+        "agent/prompt",
+        {**A, "text": "hi"},
+        "content",
+        "needs 'content', and knows no field 'text'; it takes requestId, agentId, content,",
+    ),
+    ("agent/prompt", {"agent_id": "a", "content": "hi"}, "agentId", "needs 'agentId', and knows no field 'agent_id'"),
     ("agent/list", {"Limit": 1}, "Limit", "knows no field 'Limit'"),
     ("model/list", {"x": 1}, "x", "knows no field 'x'; it takes none"),
     ("agent/get", {**A, "requestId": "r"}, "requestId", "knows no field 'requestId'"),

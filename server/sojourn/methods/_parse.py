@@ -15,7 +15,7 @@ from sojourn.core.values import Value, clean
 V = TypeVar("V", bound=Value)
 
 _TAGS = ("type", "role")
-_RANK = {"extra_forbidden": 0, "missing": 1}
+_RANK = {"missing": 0, "extra_forbidden": 1}
 
 
 def from_wire(model: type[V], data: Any, *, of: str) -> V:
@@ -31,14 +31,19 @@ def from_wire(model: type[V], data: Any, *, of: str) -> V:
 
 
 def invalid_params(error: ValidationError, model: type[Value], data: Any, *, of: str) -> InvalidParams:
-    """The refusal of `data`: an unknown field before anything else, then what is missing, then what is wrong."""
+    """The refusal of `data`: what is missing before anything else, then what is unknown, then what is wrong.
+
+    `field` is the first of them; the message of a missing one names an unknown one too: it is often the same, misspelt.
+    """
     faults = sorted(error.errors(include_url=False, include_input=False), key=lambda fault: _RANK.get(fault["type"], 2))
     first = faults[0]
     field = _field(first, data)
-    if first["type"] == "extra_forbidden":
-        text = f"{of!r} knows no field {field[:200]!r}{_known(model, first['loc'])}."
-    elif first["type"] == "missing":
-        text = f"{of!r} needs {field!r}."
+    unknown = next((fault for fault in faults if fault["type"] == "extra_forbidden"), None)
+    stranger = f"knows no field {_field(unknown, data)[:200]!r}{_known(model, unknown['loc'])}" if unknown else ""
+    if first["type"] == "missing":
+        text = f"{of!r} needs {field!r}{', and ' if stranger else ''}{stranger}."
+    elif stranger:
+        text = f"{of!r} {stranger}."
     elif not field:
         text = f"The params of {of!r} must be an object."
     else:
