@@ -217,8 +217,6 @@ class Hub:
     def client_ready(self, session: Subscriber) -> None:
         """A client has initialized."""
         self._toolset.arrived(session)
-        if session.client_id is not None and session.runs_tools:
-            self.spawn(self._toolset.send_waiting(self.rt, session.client_id), f"waiting calls of {session.client_id}")
 
     def client_gone(self, session: Subscriber) -> None:
         """A connection has ended. It stops nothing but the runs that it steps by hand."""
