@@ -121,6 +121,7 @@ def resume_and_weigh(wire: Wire, owner: Wire, a: str, on_approval: str) -> dict[
     """What the owner of `weigh` is asked to run. Its call may have become pending while it was away."""
     if on_approval == "pause":
         wire.call("agent/resume", {"agentId": a, "wait": False})
+    owner.call("tool/register", {"tools": [WEIGH], "agentId": a})
     request = owner.request("tool/execute")
     owner.reply(request, {"content": "heavy"})
     found: dict[str, Any] = request["params"]
