@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from store_rows import AT, a_run, agent, event, item, message
+from store_rows import AT, a_run, add, agent, event, found, item, message, positions
 
 from sojourn.core.errors import StorageError
 from sojourn.store.base import Conflict, Store, Tx
-from sojourn.store.memory import MemoryStore
 from sojourn.store.records import (
     AgentRecord,
     ApprovalRecord,
@@ -24,29 +21,8 @@ from sojourn.store.records import (
     RequestRecord,
     RunRecord,
 )
-from sojourn.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store = await SqliteStore.open(tmp_path) if request.param == "sqlite" else MemoryStore()
-    async with asyncio.timeout(30):
-        yield opened
-        await opened.aclose()
-
-
-async def add(store: Store, *records: Record) -> None:
-    await store.write(lambda tx: [tx.insert(record) for record in records])
-
-
-async def found(store: Store, kind: type[Any], **question: Any) -> list[Any]:
-    return await store.read(lambda tx: tx.find(kind, **question))
-
-
-async def positions(store: Store, **question: Any) -> list[int]:
-    return [row.position for row in await found(store, MessageRecord, **question)]
 
 
 async def test_a_row_comes_back_as_it_was_given(store: Store) -> None:
@@ -159,6 +135,25 @@ async def test_a_second_row_with_the_key_is_a_conflict(store: Store) -> None:
         await add(store, message(1, '{"second":1}'))
     (kept,) = await found(store, MessageRecord)
     assert kept.body == '{"first":1}'
+
+
+async def test_rows_of_a_kind_are_added_in_one_go(store: Store) -> None:
+    large = '"' + "x" * 70_000 + '"'
+    await store.write(lambda tx: tx.insert_all([message(n) for n in (1, 2, 3)]))
+    await store.write(lambda tx: tx.insert_all([message(4), message(5, large)]))
+    await store.write(lambda tx: tx.insert_all([]))
+    assert [(r.position, len(r.body)) for r in await found(store, MessageRecord)] == [
+        (1, 2),
+        (2, 2),
+        (3, 2),
+        (4, 2),
+        (5, 70_002),
+    ]
+    with pytest.raises(Conflict):
+        await store.write(lambda tx: tx.insert_all([message(6), message(1)]))
+    with pytest.raises(TypeError):
+        await store.write(lambda tx: tx.insert_all([message(6), message(7, None)]))  # type: ignore[arg-type]
+    assert await positions(store) == [1, 2, 3, 4, 5]
 
 
 async def test_put_replaces_the_row_with_its_key(store: Store) -> None:
@@ -402,76 +397,6 @@ async def test_transitions_never_race(store: Store) -> None:
 
     numbers = await asyncio.gather(*(store.write(bump) for _ in range(100)))
     assert sorted(numbers) == list(range(1, 101))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "nul \x00 in the middle",
-        "\x00",
-        "\u2028\u2029",
-        "\U0001f9ed 🏳️‍🌈",
-        "\ufffd\ufeff",
-        "' \" -- ; DROP TABLE",
-        "",
-        "é́",
-    ],
-)
-async def test_odd_text_comes_back_whole(store: Store, text: str) -> None:
-    await add(store, agent(f"id {text}", title=text))
-    (kept,) = await found(store, AgentRecord, title=text)
-    assert (kept.agent_id, kept.title) == (f"id {text}", text)
-    assert await store.read(lambda tx: tx.get(AgentRecord, f"id {text}")) == kept
-
-
-async def test_names_that_look_alike_are_different(store: Store) -> None:
-    names = ["a", "A", "\u0430", "a ", "\u00e1", "a\u0301", "../a", "/a", "CON", ""]
-    await add(store, *(agent(name) for name in names))
-    assert {r.agent_id for r in await found(store, AgentRecord)} == set(names)
-
-
-@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 0, -1])
-async def test_integers_have_64_bits(store: Store, number: int) -> None:
-    await add(store, agent("a1", last_seq=number))
-    (kept,) = await found(store, AgentRecord, last_seq=number)
-    assert kept.last_seq == number
-
-
-@pytest.mark.parametrize(
-    ("record", "error"),
-    [
-        (agent("a1", last_seq=2**63), OverflowError),
-        (agent("a1", title="\ud800"), UnicodeEncodeError),
-        (agent("a1", title=["a list"]), TypeError),
-        (agent("a1", state=None), TypeError),
-        (agent("a1", last_seq="many"), TypeError),
-    ],
-)
-async def test_what_a_column_cannot_hold_fails_alone(store: Store, record: Record, error: type[Exception]) -> None:
-    results = await asyncio.gather(
-        store.write(lambda tx: tx.insert(message(1))),
-        store.write(lambda tx: tx.insert(record)),
-        store.write(lambda tx: tx.insert(message(2))),
-        return_exceptions=True,
-    )
-    assert isinstance(results[1], error)
-    assert await positions(store) == [1, 2]
-
-
-async def test_large_and_quoted_bodies_come_back_to_the_letter(store: Store) -> None:
-    image = "iVBORw0KGgo" * 50
-    bodies = [
-        '{"content":[{"type":"text","text":"' + 'ä\\n\\"' * 30_000 + '"}], "n": 1.50}',
-        '{"content":[{"type":"image","mimeType":"image/png","data":"' + image + '"}]}',
-        '[{"type":"image","mimeType":"image/png","data":"' + image + '"}]',
-        '{"small":true}',
-    ]
-    await add(store, *(message(n, body) for n, body in enumerate(bodies, 1)))
-    assert [r.body for r in await found(store, MessageRecord)] == bodies
-    await store.write(lambda tx: tx.update(message(4, bodies[0]), "body"))
-    await store.write(lambda tx: tx.put(message(1, bodies[1])))
-    kept = [r.body for r in await found(store, MessageRecord)]
-    assert kept == [bodies[1], bodies[1], bodies[2], bodies[0]]
 
 
 async def test_a_transition_is_over_when_it_returned(store: Store) -> None:

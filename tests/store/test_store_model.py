@@ -69,6 +69,9 @@ def _update(row: Record, fields: list[str]) -> Step:
 changes: st.SearchStrategy[Step] = st.one_of(
     st.builds(lambda row: lambda tx: tx.insert(row), rows),
     st.builds(lambda row: lambda tx: tx.put(row), rows),
+    st.builds(
+        lambda several: lambda tx: tx.insert_all(several), st.lists(items, max_size=3) | st.lists(runs, max_size=3)
+    ),
     st.builds(_update, items, st.lists(st.sampled_from(["state", "call_id", "item_id"]), min_size=1, unique=True)),
     st.builds(_update, runs, st.lists(st.sampled_from(["active", "turn", "machine"]), min_size=1, unique=True)),
     st.builds(lambda agent, n: lambda tx: tx.delete(InboxRecord, agent, n), agents, st.integers(1, 4)),
