@@ -30,6 +30,7 @@ async def asked(h: House, agent_id: str = "a", **config: Any) -> tuple[asyncio.T
 
 
 async def test_a_gated_call_waits_and_runs_once_when_it_is_approved() -> None:
+    """R-DR-14."""
     tool = gated()
     async with house([call("deploy", to="prod")], "done", tools=[tool]) as h:
         running, approval = await asked(h)
@@ -61,6 +62,7 @@ async def test_the_second_decider_is_told_who_won() -> None:
 
 
 async def test_a_denied_call_has_a_result_that_the_model_reads_and_no_execution() -> None:
+    """R-DR-16."""
     tool = gated()
     async with house([call("deploy")], "understood", tools=[tool]) as h:
         running, approval = await asked(h)
@@ -75,6 +77,7 @@ async def test_a_denied_call_has_a_result_that_the_model_reads_and_no_execution(
 
 
 async def test_an_edited_call_runs_with_the_edited_arguments() -> None:
+    """R-DR-17."""
     tool = gated(schema={"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]})
     async with house([call("deploy", to="prod")], "done", tools=[tool]) as h:
         running, approval = await asked(h)
@@ -213,6 +216,7 @@ async def test_scope_agent_allows_the_tool_for_good() -> None:
 
 
 async def test_a_decision_is_an_entry_of_its_run() -> None:
+    """R-DR-30."""
     async with house([call("deploy")], "done", tools=[gated()]) as h:
         running, approval = await asked(h)
         await h.decide(approval["approvalId"], by="alice")

@@ -24,6 +24,7 @@ def helper(name: str = "helper", config: AgentConfig | None = None) -> ToldTool:
 
 
 async def test_a_child_is_an_agent_of_its_own_that_can_be_listed_read_and_prompted() -> None:
+    """R-LW-33."""
     async with house([call("helper", task="dig")], "found", "done", "more", tools=[helper()]) as h:
         await h.agent()
         await h.prompt()
@@ -90,6 +91,7 @@ async def test_parent_and_child_are_waiting_while_the_child_asks_and_listed_unde
 
 
 async def test_a_background_child_replies_through_the_inbox() -> None:
+    """R-LW-35."""
     async with house([call("delegate", task="dig", background=True)], "meanwhile", extra_tools=[delegate]) as h:
         h.model.replies = [
             h.model.replies[0],
@@ -139,6 +141,8 @@ async def test_depth_and_number_of_children_have_limits_by_name() -> None:
 
 
 async def test_a_tool_may_send_its_child_a_follow_up() -> None:
+    """R-LW-33."""
+
     async def twice(args: dict[str, Any], ctx: ToolContext) -> str:
         first = await ctx.run_child(AgentConfig(), "one")
         second = await ctx.run_child(first.agent_id, "two")

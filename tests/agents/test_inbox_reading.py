@@ -23,6 +23,7 @@ def roles(h: House, request: int = -1) -> list[str]:
 
 
 async def test_the_inbox_is_read_ahead_of_the_prompts_own_text() -> None:
+    """R-LW-12, R-LW-16."""
     async with house("ok") as h:
         await h.agent()
         await h.push("first")
@@ -32,6 +33,8 @@ async def test_the_inbox_is_read_ahead_of_the_prompts_own_text() -> None:
 
 
 async def test_a_message_pushed_in_the_middle_is_seen_on_the_next_step() -> None:
+    """R-LW-10, R-LW-14."""
+
     async def push(args: dict[str, Any], ctx: ToolContext) -> str:
         await ctx.inbox().push("also the README")
         return "ran"
@@ -44,6 +47,7 @@ async def test_a_message_pushed_in_the_middle_is_seen_on_the_next_step() -> None
 
 
 async def test_what_lands_while_the_final_answer_is_written_is_answered_in_the_same_run() -> None:
+    """R-LW-15."""
     async with house() as h:
 
         async def answer_late(_request: ModelRequest) -> str:
@@ -76,6 +80,7 @@ async def test_without_a_turn_left_the_run_ends_and_the_item_stays_unread() -> N
 
 
 async def test_a_result_becomes_a_late_result_and_the_call_is_pending_until_it_is_read() -> None:
+    """R-LW-05, R-LW-06, R-LW-13, R-LW-17."""
     async with house([call("build")], "started", "thanks", tools=[pending_tool()]) as h:
         await h.agent()
         await h.prompt()
@@ -91,6 +96,7 @@ async def test_a_result_becomes_a_late_result_and_the_call_is_pending_until_it_i
 
 
 async def test_a_rejection_becomes_an_error_result() -> None:
+    """R-LW-11."""
     async with house([call("build")], "started", "pity", tools=[pending_tool()]) as h:
         await h.agent()
         await h.prompt()
@@ -102,6 +108,7 @@ async def test_a_rejection_becomes_an_error_result() -> None:
 
 
 async def test_a_second_result_names_the_first_and_is_dropped_with_a_warning() -> None:
+    """R-LW-07."""
     async with house([call("build")], "started", tools=[pending_tool()]) as h:
         await h.agent()
         await h.prompt()
@@ -120,6 +127,7 @@ async def test_a_second_result_names_the_first_and_is_dropped_with_a_warning() -
 
 @pytest.mark.parametrize("call_id", ["msg-2-call-1", "msg-9-call-1", "nonsense"])
 async def test_a_result_for_a_call_that_never_was_pending_is_refused_with_a_warning(call_id: str) -> None:
+    """R-LW-18."""
     async with house([call("quick")], "done", tools=[ToldTool("quick")]) as h:
         await h.agent()
         await h.prompt()
@@ -152,6 +160,7 @@ async def test_a_result_that_comes_before_its_placeholder_waits_and_is_used_afte
 
 
 async def test_resume_with_nothing_to_do_is_an_error_without_event_row_or_model_call() -> None:
+    """R-LW-21."""
     async with house("hi") as h:
         await h.agent()
         await h.prompt()

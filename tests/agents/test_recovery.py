@@ -23,6 +23,7 @@ async def for_ever(*_args: Any) -> str:
 
 
 async def test_killed_during_the_model_call_the_pass_is_interrupted_and_resume_asks_again(tmp_path: Path) -> None:
+    """R-LW-19, R-LW-20."""
     async with killed_house(for_ever, path=tmp_path) as h:
         await h.agent(max_turns=1)
         await h.start("hello")
@@ -40,6 +41,7 @@ async def test_killed_during_the_model_call_the_pass_is_interrupted_and_resume_a
 
 
 async def test_a_dispatched_call_is_failed_with_a_warning_and_never_run_again(tmp_path: Path) -> None:
+    """R-LW-23, R-LW-24."""
     tool = ToldTool("charge", for_ever)
     quick = ToldTool("quick")
     async with killed_house([call("quick"), call("charge")], path=tmp_path, tools=[tool, quick]) as h:
@@ -143,6 +145,7 @@ async def test_on_restart_resume_carries_on_by_itself_and_gives_up_after_three_c
 
 
 async def test_the_turn_budget_is_part_of_the_saved_run(tmp_path: Path) -> None:
+    """R-DR-10."""
     tools = [pending_tool()]
     async with killed_house([call("build")], [call("build")], path=tmp_path, tools=tools) as h:
         await h.agent(max_turns=3, pause_on_pending=True)

@@ -153,6 +153,7 @@ async def test_replaced_messages_say_what_is_pending_and_the_rest_is_failed_at_t
 
 
 async def test_a_conversation_saved_with_its_placeholders_and_replaced_lists_the_same_pending_calls() -> None:
+    """R-LW-22."""
     async with house([call("build")], "started", tools=[pending_tool()]) as h:
         await h.agent("a")
         await h.prompt()
@@ -231,6 +232,7 @@ async def test_the_same_request_is_answered_once_and_another_body_refused() -> N
 
 
 async def test_a_second_prompt_while_one_runs_is_refused_or_queued_by_rule() -> None:
+    """R-LW-01."""
     go = asyncio.Event()
 
     async def wait(_request: Any) -> str:

@@ -26,6 +26,7 @@ PROMPT = ["agentStart", "messageStart", "messageEnd"]
 
 
 async def test_a_pending_call_with_the_model_answering_around_it() -> None:
+    """R-LW-03, R-LW-04, R-LW-08, R-LW-25."""
     async with house([call("build")], "I've started it.", tools=[pending_tool()]) as h:
         await h.agent()
         outcome = await h.prompt()
@@ -41,6 +42,7 @@ async def test_a_pending_call_with_the_model_answering_around_it() -> None:
 
 
 async def test_the_same_with_pause_on_pending_ends_the_pass_and_asks_nobody() -> None:
+    """R-LW-09, R-LW-26."""
     async with house([call("build")], tools=[pending_tool()]) as h:
         await h.agent(pause_on_pending=True)
         outcome = await h.prompt()
@@ -52,6 +54,7 @@ async def test_the_same_with_pause_on_pending_ends_the_pass_and_asks_nobody() ->
 
 
 async def test_resolve_then_resume_tells_the_late_result_and_answers_it() -> None:
+    """R-LW-17, R-LW-27."""
     async with house([call("build")], "started", "It is built.", tools=[pending_tool()]) as h:
         await h.agent()
         await h.prompt()
@@ -67,6 +70,8 @@ async def test_resolve_then_resume_tells_the_late_result_and_answers_it() -> Non
 
 
 async def test_a_child_inside_a_call_has_every_event_wrapped_between_start_and_end() -> None:
+    """R-LW-28, R-LW-29, R-LW-30, R-LW-34."""
+
     async def ask_child(args: dict[str, Any], ctx: ToolContext) -> str:
         return (await ctx.run_child(AgentConfig(), "look it up")).text
 
@@ -88,6 +93,8 @@ async def test_a_child_inside_a_call_has_every_event_wrapped_between_start_and_e
 
 
 async def test_a_grandchilds_events_are_wrapped_twice() -> None:
+    """R-LW-31."""
+
     async def go_deeper(args: dict[str, Any], ctx: ToolContext) -> str:
         config = AgentConfig(tools=("helper",)) if args["deep"] else AgentConfig()
         return (await ctx.run_child(config, "look")).text

@@ -146,6 +146,8 @@ async def test_cancelling_the_prompt_request_stops_its_run_and_leaving_does_not(
 
 
 async def test_stopping_a_parent_stops_child_and_grandchild_innermost_first() -> None:
+    """R-LW-32."""
+
     async def go_deeper(args: dict[str, Any], ctx: ToolContext) -> str:
         config = AgentConfig(tools=("helper", "slow"))
         return (await ctx.run_child(config, "look")).text
