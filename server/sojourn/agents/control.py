@@ -165,11 +165,12 @@ class Control:
         """Carries an interrupted or paused child on, inside its parent's call."""
 
         def change(ledger: Ledger, _p: Pass | None, _c: Conversation, old: Pass | None) -> Accepted:
-            if old is not None:
-                record = ledger.run(old.run_id)
-                record.nested_agent_id, record.nested_call_id = nest or (None, None)
-                opening.carry_on(self._rt, ledger, old, cause="child", origin=None, forced=True)
-            return Accepted(agent_id=child_id)
+            if old is None:
+                return Accepted(agent_id=child_id)
+            record = ledger.run(old.run_id)
+            record.nested_agent_id, record.nested_call_id = nest or (None, None)
+            opening.carry_on(self._rt, ledger, old, cause="child", origin=None, forced=True)
+            return Accepted(agent_id=child_id, run_id=old.run_id)
 
         with contextlib.suppress(AgentBusy, NothingToResume):
             await self._open(child_id, change, caller=Caller(), name="accept")
