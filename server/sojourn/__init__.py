@@ -11,11 +11,12 @@ As a library, the durable run can be used on its own:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ._version import __version__
 
+TYPE_CHECKING = False  # As typing has it, whose import takes longer than `sojourn connect` can wait.
 if TYPE_CHECKING:
+    from typing import Any
+
     from .core.run import AgentRun as AgentRun
     from .core.run import CallModel as CallModel
     from .core.run import CallTools as CallTools

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from sojourn_client import _launch
 
+TYPE_CHECKING = False  # As typing has it, whose import takes longer than `sojourn connect` can wait.
 if TYPE_CHECKING:
     import socket
 

@@ -116,9 +116,9 @@ def test_a_start_that_says_nothing_is_told_by_its_exit_code(place: Place, monkey
     ],
 )
 def test_a_daemon_of_another_version_is_told_by_what_it_wrote(place: Place, text: str | None, said: bool) -> None:
-    place.state_dir.mkdir()
+    Path(place.state_dir).mkdir()
     if text is not None:
-        (place.state_dir / "daemon.json").write_text(text)
+        Path(place.state_dir, "daemon.json").write_text(text)
     assert ("0.0.9" in (_launch.mismatch(place) or "")) is said
 
 

@@ -82,7 +82,7 @@ def test_a_log_that_is_full_begins_a_new_file_and_stderr_follows(
     log.close()
     files = sorted(file.name for file in tmp_path.iterdir())
     assert files == ["daemon.log", "daemon.log.1", "daemon.log.2", "daemon.log.3"]
-    assert "line 99" in (tmp_path / "daemon.log").read_text()
+    assert "line 299" in (tmp_path / "daemon.log").read_text()
     assert followed[-2:] == [((tmp_path / "daemon.log").stat().st_ino, fd) for fd in (1, 2)]
 
 

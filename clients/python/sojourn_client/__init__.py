@@ -9,12 +9,13 @@ Importing this package loads nothing heavy; pydantic comes with the first typed 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ._launch import DaemonNotRunning, DaemonStartFailed
 from .errors import ConnectionLost, EventsGone, RpcError
 
+TYPE_CHECKING = False  # As typing has it, whose import takes longer than `sojourn connect` can wait.
 if TYPE_CHECKING:
+    from typing import Any
+
     from .client import Client as Client
     from .client import connect as connect
     from .events import AgentEvent as AgentEvent

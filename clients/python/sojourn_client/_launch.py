@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from sojourn import _paths
 from sojourn._version import __version__
 
+TYPE_CHECKING = False  # As typing has it, whose import takes longer than `sojourn connect` can wait.
 if TYPE_CHECKING:
     import socket as _socket
 
@@ -38,15 +38,15 @@ class Place:
         state_dir: str | os.PathLike[str] | None = None,
         socket: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.state_dir = _paths.state_dir(state_dir)
-        self.socket = _paths.socket_file(socket, state=state_dir)
-        self.path = os.fspath(_paths.socket_path(self.socket))
+        self.state_dir = _paths.state_dir_name(state_dir)
+        self.socket = _paths.socket_file_name(socket, state=state_dir)
+        self.path = _paths.socket_path_name(self.socket)
         self._config = None if config is None else os.path.abspath(config)
 
     def serve_command(self) -> list[str]:
         """The command that starts this daemon, detached; it returns when the daemon answers, or says why not."""
         command = [sys.executable, "-m", "sojourn", "serve", "--detach"]
-        command += ["--state-dir", os.fspath(self.state_dir), "--socket", os.fspath(self.socket)]
+        command += ["--state-dir", self.state_dir, "--socket", self.socket]
         return command + (["--config", self._config] if self._config else [])
 
 
@@ -104,7 +104,7 @@ def start(place: Place, *, timeout_s: float) -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"The daemon did not answer within {timeout_s:.0f} s; its log is {place.state_dir / 'daemon.log'}."
+        return f"The daemon did not answer within {timeout_s:.0f} s; its log is {place.state_dir}/daemon.log."
     if done.returncode == 0:
         return None
     lines = done.stderr.decode(errors="replace").strip().splitlines()
@@ -116,8 +116,8 @@ def mismatch(place: Place) -> str | None:
     import json
 
     try:
-        text = (place.state_dir / "daemon.json").read_text()
-        version = json.loads(text)["version"]
+        with open(os.path.join(place.state_dir, "daemon.json")) as file:
+            version = json.load(file)["version"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if version == __version__:

@@ -9,7 +9,9 @@ DaemonStartFailed   the daemon did not come up; the message carries its own word
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # As typing has it, whose import takes longer than `sojourn connect` can wait.
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class RpcError(Exception):

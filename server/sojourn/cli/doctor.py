@@ -66,7 +66,7 @@ async def _findings(options: Options) -> AsyncIterator[Finding]:
             yield found
         else:
             config = found
-    for finding in (*_state(place.state_dir), *_socket(place)):
+    for finding in (*_state(Path(place.state_dir)), *_socket(place)):
         yield finding
     yield await _daemon(options)
     if config is not None:
@@ -111,7 +111,7 @@ def _socket(place: Place) -> Iterator[Finding]:
         advice = "Move it away, or name another path with --socket."
         yield Finding("socket", False, f"{path} is there and is no socket", advice)
         return
-    short = "" if path == place.socket else f" (instead of {place.socket}, which is too long for a socket)"
+    short = "" if place.path == place.socket else f" (instead of {place.socket}, which is too long for a socket)"
     yield Finding("socket", True, f"{path}{short}")
 
 

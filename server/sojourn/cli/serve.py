@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json as jsonlib
 import os
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -77,7 +78,7 @@ async def shutdown(
 
 def _pid(place: Place) -> int | None:
     try:
-        return int(jsonlib.loads((place.state_dir / "daemon.json").read_text())["pid"])
+        return int(jsonlib.loads(Path(place.state_dir, "daemon.json").read_text())["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
