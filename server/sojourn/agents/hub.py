@@ -63,6 +63,7 @@ class Hub:
         self._made: dict[str, Model] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._steppers: dict[int, set[str]] = {}
+        self._closing = False
         self.state: Literal["ready", "draining", "degraded"] = "ready"
         self.on_state: Callable[[str, str | None], None] = lambda _state, _reason: None
         self.on_shutdown: Callable[[str], None] = lambda _mode: None
@@ -101,6 +102,7 @@ class Hub:
     async def __aexit__(self, *_exc: object) -> None:
         """Stops the tools; what they did not finish is recorded as interrupted, background jobs go on."""
         self.state = "draining"
+        self._closing = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -171,6 +173,8 @@ class Hub:
                 self._react(item)
 
     def _react(self, item: object) -> None:
+        if self._closing and not isinstance(item, PassEnded):
+            return  # nothing may start any more, and the next life finds all of it on disk
         match item:
             case Wake(agent_id):
                 self._control.wake(agent_id)
