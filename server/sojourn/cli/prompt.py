@@ -46,7 +46,7 @@ async def prompt(
     ] = None,
     tools: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--tool", metavar="NAME", help="A tool of a new agent; may be given several times, `*` is all."),
+        typer.Option("--tool", metavar="NAME", help="A tool of a new agent, repeatable; all of them unless said."),
     ] = None,
     on_approval: Annotated[
         Optional[str],  # noqa: UP045
@@ -97,7 +97,10 @@ async def _agent(daemon: Client, agent: str | None, config: dict[str, Any], *, n
 
 
 async def _create(daemon: Client, params: dict[str, Any], config: dict[str, Any]) -> str:
-    made = await daemon.call("agent/create", {**params, "config": config} if config else params)
+    """Makes an agent. It has all tools unless an option or a preset says which: what has an effect is asked about."""
+    if not {"tools", "preset"} & config.keys():
+        config = {**config, "tools": ["*"]}
+    made = await daemon.call("agent/create", {**params, "config": config})
     return str(made["agentId"])
 
 
