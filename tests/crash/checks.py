@@ -279,23 +279,27 @@ def _recovered(wire: Wire, agent: dict[str, Any]) -> Iterator[str]:
     agent_id = agent["agentId"]
     messages = list(pages(wire, "agent/messages", {"agentId": agent_id}, "messages"))
     yield from check_conversation(agent_id, messages)
-    events = list(_events(wire, agent_id))
-    seqs = [params["seq"] for params in events]
-    if seqs != list(range(1, len(seqs) + 1)):
-        yield f"5: the events of {agent_id!r} come as {seqs}"
-    level = 0
-    for params in events:
+    seqs, level = [], 0
+    for params in _events(wire, agent_id):
+        seqs.append(params["seq"])
         kind = params["event"]["type"]
         level += (kind == "agentStart") - (kind == "agentEnd")
         if level not in (0, 1):
             yield f"9: {agent_id!r}: {kind} at {params['seq']} comes where {level} passes are open"
-    state = wire.call("agent/get", {"agentId": agent_id})["state"] if level else "at rest"
-    if level and agent["state"] not in ("waiting", "running") and state not in ("waiting", "running"):
+    if seqs != list(range(1, len(seqs) + 1)):
+        yield f"5: the events of {agent_id!r} come as {seqs}"
+    if level and not _goes_on(wire, agent_id, seqs[-1]):
         yield f"9: {agent_id!r} is {agent['state']!r} and its last pass has no agentEnd"
 
 
-def _events(wire: Wire, agent_id: str) -> Iterator[dict[str, Any]]:
-    after = 0
+def _goes_on(wire: Wire, agent_id: str, seq: int) -> bool:
+    """Whether somebody is still at the pass that was open at `seq`: it waits, it runs, or it has ended meanwhile."""
+    if wire.call("agent/get", {"agentId": agent_id})["state"] in ("waiting", "running"):
+        return True
+    return any(params["event"]["type"] == "agentEnd" for params in _events(wire, agent_id, after=seq))
+
+
+def _events(wire: Wire, agent_id: str, *, after: int = 0) -> Iterator[dict[str, Any]]:
     while True:
         answer = wire.call("agent/events", {"agentId": agent_id, "afterSeq": after})
         yield from answer["events"]
