@@ -235,6 +235,14 @@ def test_repair_to_a_tool_that_is_not_allowed_fails_naming_it() -> None:
     assert "'nope'" in str(error)
 
 
+def test_repair_to_a_tool_that_exists_and_is_not_allowed_fails_too() -> None:
+    run = AgentRun.new("go").max_turns(3)
+    run.next_step()
+    run.model_response(calling(call("a", "nope"), allowed=("add",)))
+    with pytest.raises(UnknownToolCall, match="'mul'"):
+        run.resolve_invalid_tool_call(Action.repair("mul"))
+
+
 def test_malformed_arguments_cannot_be_repaired() -> None:
     error = failing(asking(call("a", "add", "{")), Action.repair("mul"))
     assert "malformed" in str(error)
