@@ -7,6 +7,9 @@ import sys
 
 def main() -> int:
     """Runs the command in `sys.argv` and answers its exit code."""
+    if sys.platform == "win32":
+        sys.stderr.write("Sojourn needs unix sockets and signals; on Windows it runs inside WSL.\n")
+        return 1
     if sys.argv[1:2] == ["connect"]:
         from sojourn._bridge import main as connect
 

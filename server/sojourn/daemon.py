@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -62,8 +61,6 @@ class CannotStart(Exception):
 
 def run(options: ServeOptions) -> int:
     """Runs the daemon until it is told to end; the exit code."""
-    if sys.platform == "win32":
-        raise CannotStart("Sojourn needs unix sockets and signals; on Windows it runs inside WSL.")
     os.umask(0o077)
     gc.disable()  # Until `_settle_gc`: most of a start is imports, whose objects all stay.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -137,6 +137,19 @@ async def test_a_closed_client_refuses_to_call(fake: FakeDaemon) -> None:
         await client.call("agent/list")
 
 
+async def test_watching_goes_on_over_a_lost_connection_until_it_is_ended(fake: FakeDaemon) -> None:
+    fake.handlers["agent/watch"] = fake.handlers["agent/unwatch"] = lambda *_: None
+    async with reach(fake) as client:
+        await client.agent.watch()
+        fake.client.drop()
+        await fake.until(lambda: len(fake.asked("agent/watch")) == 2)
+        await client.agent.unwatch()
+        fake.client.drop()
+        await fake.until(lambda: len(fake.asked("initialize")) == 3)
+        await client.call("agent/unwatch")
+    assert len(fake.asked("agent/watch")) == 2
+
+
 async def test_another_version_is_said(fake: FakeDaemon) -> None:
     async with reach(fake) as client:
         assert client.version_mismatch is None

@@ -74,12 +74,19 @@ def at(daemon: DaemonProcess, *arguments: str) -> Iterator[Terminal]:
         terminal.close()
 
 
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[DaemonProcess]:
+    with DaemonProcess() as one:
+        yield one
+
+
 @pytest.fixture
 def wire(daemon: DaemonProcess) -> Iterator[Wire]:
     with Wire.unix(daemon.socket) as client:
         client.initialize("other")
         client.call("agent/create", {"agentId": "a", "config": {"tools": ["demo_deploy", "demo_time"]}})
         yield client
+        client.call("agent/delete", {"agentId": "a", "force": True})
 
 
 def test_attach_shows_what_was_said_and_sends_what_is_typed(daemon: DaemonProcess, wire: Wire) -> None:

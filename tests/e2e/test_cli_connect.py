@@ -20,6 +20,13 @@ Make = Callable[..., DaemonProcess]
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"capabilities": {}}}
 
 
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[DaemonProcess]:
+    """One for all that leave it as it was."""
+    with DaemonProcess() as one:
+        yield one
+
+
 @contextmanager
 def bridge(daemon: DaemonProcess, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
@@ -72,7 +79,8 @@ def test_the_end_of_stdin_ends_the_bridge_after_the_last_answer(daemon: DaemonPr
     assert (process.returncode, err) == (0, b"")
 
 
-def test_the_end_of_the_daemon_ends_the_bridge(daemon: DaemonProcess) -> None:
+def test_the_end_of_the_daemon_ends_the_bridge(make_daemon: Make) -> None:
+    daemon = make_daemon().start()
     with bridge(daemon) as process:
         talk(process, HELLO)
         daemon.kill9()
@@ -113,9 +121,11 @@ def test_a_stopped_daemon_is_waited_for_not_replaced(daemon: DaemonProcess) -> N
 
 def test_a_daemon_of_another_version_is_said(daemon: DaemonProcess) -> None:
     about = daemon.state_dir / "daemon.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), "version": "0.0.1"}))
+    before = about.read_text()
+    about.write_text(json.dumps({**json.loads(before), "version": "0.0.1"}))
     with bridge(daemon) as process:
         _, err = process.communicate(b"", timeout=5)
+    about.write_text(before)
     assert b"0.0.1" in err
     assert b"sojourn shutdown" in err
 

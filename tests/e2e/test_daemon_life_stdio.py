@@ -92,19 +92,19 @@ def leave_by_closing_stdout(process: subprocess.Popen[bytes]) -> None:
     say(process, "server/status", 9)
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.parametrize(
-    ("leave", "code"),
+    ("leave", "busy", "code"),
     [
-        (leave_by_eof, 0),
-        (leave_by_exit, 1),
-        (leave_by_shutdown, 0),
-        (leave_by_term, 0),
-        (leave_by_closing_stdout, 0),
+        pytest.param(leave_by_eof, False, 0, id="end of stdin"),
+        pytest.param(leave_by_eof, True, 0, id="end of stdin, busy"),
+        pytest.param(leave_by_exit, False, 1, id="exit alone"),
+        pytest.param(leave_by_shutdown, True, 0, id="shutdown and exit, busy"),
+        pytest.param(leave_by_term, True, 0, id="SIGTERM, busy"),
+        pytest.param(leave_by_closing_stdout, True, 0, id="stdout closed, busy"),
     ],
 )
 def test_the_daemon_saves_and_ends_with_its_client(
-    make_daemon: Make, leave: Callable[..., None], code: int, busy: bool
+    make_daemon: Make, leave: Callable[..., None], busy: bool, code: int
 ) -> None:
     daemon = make_daemon(script=SLOW)
     with stdio(daemon) as process:

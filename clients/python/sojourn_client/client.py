@@ -66,6 +66,7 @@ class Client(Api):
         self._streams: dict[str, EventStream] = {}
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
+        self._watching = False
         self._closed = False
 
     @property
@@ -129,6 +130,8 @@ class Client(Api):
         result before anything that the daemon sent after it. Raises `RpcError`, or `ConnectionLost` when the
         connection broke and could not be made again.
         """
+        if method in ("agent/watch", "agent/unwatch"):
+            self._watching = method == "agent/watch"
         body = dict(params or {})
         if method in self.MUTATING:
             body.setdefault("requestId", uuid.uuid4().hex)
@@ -266,6 +269,8 @@ class Client(Api):
             connection.notify("initialized", {})
             for tool in self._serving.tools.values():
                 await connection.request("tool/register", _registration(tool))
+            if self._watching:
+                await connection.request("agent/watch", {})
         except BaseException:
             await connection.aclose()
             raise
@@ -326,7 +331,8 @@ def connect(
     `DaemonNotRunning` instead). `tcp` is `HOST:PORT` of a daemon that is never started from here; its `token` defaults
     to the file in the state dir. `root` is the workspace (default: the current directory), the `cwd` of agents that
     this client creates. `on_approval` decides approvals of attached agents; `on_notification` hears every
-    notification. A broken connection is made again for up to `reconnect_s` seconds.
+    notification. A broken connection is made again for up to `reconnect_s` seconds, with its tools, event streams and
+    `agent/watch`.
     """
     reach = Reach(socket=socket, tcp=tcp, token=token, state_dir=state_dir, config=config, start=start)
     return _Connecting(
