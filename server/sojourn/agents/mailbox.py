@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import orjson
 
 from sojourn.core import events as ev
-from sojourn.core.agent import InboxItem
-from sojourn.core.messages import LateResultMessage, Message, TextPart, UserMessage
+from sojourn.core.agent import InboxItem, PendingCall
+from sojourn.core.inbox import Dropped, read_item
+from sojourn.core.messages import LateResultMessage, Message, UserMessage
 from sojourn.store.records import AgentRecord, CallRecord, InboxRecord, RunRecord
 
 from .ledger import Ledger
@@ -37,19 +38,18 @@ def gather(ledger: Ledger, agent: AgentRecord) -> list[Read]:
 
 def _judge(ledger: Ledger, agent: AgentRecord, row: InboxRecord) -> Read | None:
     item = InboxItem.model_validate_json(row.body)
-    if item.kind == "message":
-        return Read(row, item, UserMessage(content=item.content or ()))
-    call = ledger.call(agent.agent_id, item.call_id or "")
-    if call is None or call.state not in ("pending", "dispatched", "approved", "awaiting_approval"):
-        state = "unknown" if call is None else call.state
-        return Read(row, item, None, f"The call {item.call_id!r} is {state}, not pending; its result was dropped.")
-    if call.state != "pending":
+    call = ledger.call(agent.agent_id, item.call_id) if item.call_id is not None else None
+    if call is not None and call.state in ("dispatched", "approved", "awaiting_approval"):
         return None  # D4: the call's own answer is not recorded yet; the result is used after it
-    content = item.content if item.kind == "result" else (TextPart(text=item.error or ""),)
-    late = LateResultMessage(
-        call_id=call.call_id, tool_name=call.tool_name, content=content or (), is_error=item.kind == "rejection"
-    )
-    return Read(row, item, late, call=call)
+    is_pending = call is not None and call.state == "pending"
+    became = read_item(item, _as_pending(call) if call is not None and is_pending else None)
+    if isinstance(became, Dropped):
+        return Read(row, item, None, became.reason)
+    return Read(row, item, became, call=call if is_pending else None)
+
+
+def _as_pending(call: CallRecord) -> PendingCall:
+    return PendingCall(call_id=call.call_id, tool_name=call.tool_name, args={}, since=call.since, placeholder=())
 
 
 def consume(ledger: Ledger, agent: AgentRecord, record: RunRecord, reads: list[Read]) -> None:
@@ -108,9 +108,10 @@ def take_answer(ledger: Ledger, agent: AgentRecord, record: RunRecord, call: Cal
         return False
     row = rows[0]
     item = InboxItem.model_validate_json(row.body)
-    content = item.content if item.kind == "result" else (TextPart(text=item.error or ""),)
-    wire = [part.wire() for part in content or ()]
-    call.result = orjson.dumps({"content": wire, "isError": item.kind == "rejection", "pending": False}).decode()
+    late = read_item(item, _as_pending(call))
+    assert isinstance(late, LateResultMessage)
+    wire = [part.wire() for part in late.content]
+    call.result = orjson.dumps({"content": wire, "isError": late.is_error, "pending": False}).decode()
     call.state = "returned"
     ledger.tx.update(call, "state", "result")
     row.state, row.run_id = "read", record.run_id
