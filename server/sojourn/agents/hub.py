@@ -110,6 +110,7 @@ class Hub:
             await asyncio.wait(tasks, timeout=1.5)
         self.rt.live.clear()
         with contextlib.suppress(SojournError):
+            await self._store.write(lambda _tx: None)  # behind what the cancelled tasks had given to the store
             await recovery.recover(self.rt)
         for model in self._made.values():
             await model.aclose()
@@ -164,9 +165,10 @@ class Hub:
     def _committed(self, items: list[Any]) -> None:
         for item in items:
             if isinstance(item, Published):
-                self.feed.publish((item,))
+                self.feed.publish(item)
             elif isinstance(item, Changed):
-                self.feed.changed(item.agent_id)
+                self.rt.agents.learn(item.record)
+                self.feed.changed(item.record.agent_id)
             elif isinstance(item, Struck):
                 strike(f"after:{item.name}")
             else:
@@ -178,8 +180,8 @@ class Hub:
         match item:
             case Wake(agent_id):
                 self._control.wake(agent_id)
-            case PassEnded(agent_id, run_id, continue_inbox):
-                self._control.ended(agent_id, run_id)
+            case PassEnded(agent_id, run_id, continue_inbox, outcome):
+                self._control.ended(agent_id, run_id, outcome)
                 if continue_inbox and self.state != "draining":
                     self.spawn(self._control.continue_inbox(agent_id), f"inbox {agent_id}")
             case InboxArrived(agent_id):

@@ -96,6 +96,8 @@ def _show_waiting(ledger: Ledger, kept: set[str]) -> None:
 def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
     """Ends the pass of a run as interrupted; whether its agent wants it resumed by itself."""
     record = ledger.run(run_id)
+    if not record.pass_open:
+        return False
     assert record.agent_id is not None
     agent = ledger.agent(record.agent_id)
     rounds.close_approvals(ledger, agent, record, decision="stopped", by="stop")
