@@ -45,7 +45,7 @@ class Control:
         self._rt = rt
         self._spawn = spawn
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._waiters: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._waiters: defaultdict[str, list[asyncio.Future[RunOutcome | None]]] = defaultdict(list)
         self._places = asyncio.Semaphore(rt.limits.max_active_runs)
 
     # -- what others ask for --------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Control:
     async def wait_until_over(self, agent_id: str, run_id: str | None = None) -> RunOutcome:
         """The outcome of a run's last pass, as soon as no pass of it is open. Raises `RunNotFound`."""
         while True:
-            future = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[RunOutcome | None] = asyncio.get_running_loop().create_future()
             self._waiters[agent_id].append(future)
             try:
                 live = self._rt.live.get(agent_id)
@@ -222,7 +222,9 @@ class Control:
                     outcome = await self._rt.store.read(lambda tx: _outcome(tx, agent_id, run_id))
                     if outcome is not None:
                         return outcome
-                await future
+                told = await future
+                if told is not None and told.run_id == run_id:
+                    return told
             finally:
                 waiting = self._waiters.get(agent_id, [])
                 if future in waiting:
@@ -242,14 +244,14 @@ class Control:
                 raise RunNotFound(f"The queued prompt {item_id!r} was removed before a run read it.")
             await future
 
-    def ended(self, agent_id: str, run_id: str) -> None:
-        """A pass has ended: nobody drives the agent from here on, whoever waits for it looks again."""
+    def ended(self, agent_id: str, run_id: str, outcome: RunOutcome | None = None) -> None:
+        """A pass has ended: nobody drives the agent from here on, whoever waits for it hears what it came to."""
         live = self._rt.live.get(agent_id)
         if live is not None and live.run_id == run_id:
             del self._rt.live[agent_id]
         for future in self._waiters.pop(agent_id, []):
             if not future.done():
-                future.set_result(None)
+                future.set_result(outcome)
 
     def arrived(self, agent_id: str) -> None:
         """Something reached the inbox of an agent: it may start a pass (D10)."""
@@ -287,7 +289,7 @@ class Control:
         """Runs an opening transition on a freshly read agent, and drives what it opened."""
         async with self._locks[agent_id]:
             while True:
-                agent = await self._rt.agent(agent_id)
+                agent = self._rt.agents.get(agent_id) or await self._rt.agent(agent_id)
                 busy = agent.active_run_id is not None and agent.state in ("running", "waiting")
                 conversation = Conversation(agent.conversation)
                 old = fresh = None
@@ -313,6 +315,7 @@ class Control:
                 try:
                     accepted = await self._rt.once(caller, name, judged, agent_id=agent_id)
                 except Moved:
+                    self._rt.agents.forget(agent_id)
                     continue
                 except BaseException:
                     self._rt.conversations.forget(conversation.id)
@@ -423,8 +426,7 @@ class Control:
         async with self._locks[agent_id]:
             live = self._rt.live.get(agent_id)
             if live is not None:
-                live.stop_asked = True
-                live.wake.set()
+                live.ask_to_stop()
                 assert live.task is not None
                 await asyncio.wait({live.task}, timeout=STOP_S)
                 if isinstance(live.todo, Over):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from sojourn.core import events as ev
 from sojourn.core.agent import AgentConfig, EndReason, ErrorInfo, PendingCall, RunOutcome
 from sojourn.core.approvals import Approval
 from sojourn.core.errors import SojournError
-from sojourn.core.messages import MESSAGE, AssistantMessage, TextPart, Usage
+from sojourn.core.messages import MESSAGE, AssistantMessage, Usage, text_of
 from sojourn.core.values import Json
 from sojourn.store.base import ReadTx
 from sojourn.store.records import (
@@ -53,8 +54,32 @@ def end(ledger: Ledger, p: Pass, reason: EndReason, *, error: ErrorInfo | None =
             agent, ev.Paused(pending=pending_of(ledger.tx, agent), approvals=open_of(ledger.tx, agent)), run=record
         )
     end_event = agent_end(reason, p.bodies, p.run.usage, error)
-    close_record(ledger, agent, record, reason, end_event, error=error)
+    close_record(
+        ledger, agent, record, reason, end_event, error=error, outcome=lambda: _outcome(ledger, p, reason, error)
+    )
     return Over(reason)
+
+
+def _outcome(ledger: Ledger, p: Pass, reason: EndReason, error: ErrorInfo | None) -> RunOutcome:
+    """What `outcome_of` will read from the store, out of the pass."""
+    agent, record = p.records(ledger)
+    messages = tuple(p.conversation.messages[record.pass_first_message : agent.message_count])
+    last = messages[-1] if messages and isinstance(messages[-1], AssistantMessage) else None
+    return RunOutcome(
+        agent_id=agent.agent_id,
+        run_id=record.run_id,
+        reason=reason,
+        output=text_of(last.content) if last else "",
+        content=last.content if last else (),
+        messages=messages,
+        model_calls=tuple(p.run.model_calls),
+        pending_calls=pending_of(ledger.tx, agent),
+        approvals=open_of(ledger.tx, agent),
+        usage=p.run.usage,
+        error=error,
+        first_seq=record.pass_first_seq,
+        last_seq=agent.last_seq,
+    )
 
 
 def agent_end(reason: EndReason, messages: list[bytes], usage: Usage, error: ErrorInfo | None) -> bytes:
@@ -94,6 +119,7 @@ def close_record(
     end_event: bytes,
     *,
     error: ErrorInfo | None,
+    outcome: Callable[[], RunOutcome] | None = None,
 ) -> None:
     """Writes the end of a pass into the rows of its run and its agent."""
     ledger.event(agent, end_event, run=record)
@@ -118,7 +144,8 @@ def close_record(
         tell_parent(ledger, agent, record, reason, error)
     if record.nested_agent_id:
         ledger.tx.publish(Wake(record.nested_agent_id))
-    ledger.tx.publish(PassEnded(agent.agent_id, record.run_id, continue_inbox=_continues(ledger, agent, reason)))
+    continues = _continues(ledger, agent, reason)
+    ledger.tx.publish(PassEnded(agent.agent_id, record.run_id, continues, outcome() if outcome else None))
 
 
 def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
@@ -221,7 +248,7 @@ def outcome_of(tx: ReadTx, record: RunRecord, agent: AgentRecord) -> RunOutcome:
         agent_id=agent.agent_id,
         run_id=record.run_id,
         reason=saved["reason"],
-        output="".join(p.text for p in last.content if isinstance(p, TextPart)) if last else "",
+        output=text_of(last.content) if last else "",
         content=tuple(last.content) if last else (),
         messages=tuple(messages),
         model_calls=tuple(orjson.loads(call.body) for call in calls),

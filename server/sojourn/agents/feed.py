@@ -120,19 +120,19 @@ class Feed:
 
     # -- what comes in ------------------------------------------------------------------------------------------
 
-    def publish(self, events: Sequence[Published]) -> None:
-        """Committed events, in commit order, to every live subscription."""
-        for event in events:
-            self._heads[event.agent_id] = event.seq
-            self._track(event)
-            subscriptions = self._by_agent.get(event.agent_id)
-            if not subscriptions:
-                continue
-            frame = _EVENT + event.params + b"}"
-            for subscription in list(subscriptions):
-                # A replay may have read the event from the store before this turn of the loop heard of its commit.
-                if subscription.live and event.seq > subscription.sent:
-                    self._send(subscription, frame, event.seq)
+    def publish(self, event: Published) -> None:
+        """A committed event, in commit order, to every live subscription."""
+        agent_id, seq = event.record.agent_id, event.record.seq
+        self._heads[agent_id] = seq
+        self._track(agent_id, event)
+        subscriptions = self._by_agent.get(agent_id)
+        if not subscriptions:
+            return
+        frame = _EVENT + event.params + b"}"
+        for subscription in list(subscriptions):
+            # A replay may have read the event from the store before this turn of the loop heard of its commit.
+            if subscription.live and seq > subscription.sent:
+                self._send(subscription, frame, seq)
 
     def delta(self, agent_id: str, run_id: str, message_id: str, part: int, kind: str, offset: int, text: str) -> None:
         """A piece of a message under way: to the agent's clients, and nested to its ancestors'."""
@@ -176,15 +176,15 @@ class Feed:
             self._spawn(self._tell_watchers(), "watch")
         self._changed.add(agent_id)
 
-    def _track(self, event: Published) -> None:
+    def _track(self, agent_id: str, event: Published) -> None:
         if event.type == "messageEnd" or event.type == "messageReset":
-            pieces = self._pieces.get(event.agent_id)
+            pieces = self._pieces.get(agent_id)
             if pieces:
                 ended = _message_id(event.body)
                 for key in [k for k in pieces if k[1] == ended]:
                     del pieces[key]
         elif event.type == "agentEnd":
-            self._pieces.pop(event.agent_id, None)
+            self._pieces.pop(agent_id, None)
 
     # -- what goes out ------------------------------------------------------------------------------------------
 

@@ -8,38 +8,48 @@ are written in the same transaction as the child's event that they refer to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import orjson
 
 from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
-from sojourn.core.agent import AgentState, Origin, WaitingFor
+from sojourn.core.agent import AgentState, Origin, RunOutcome, WaitingFor
 from sojourn.core.errors import AgentNotFound, RunNotFound
 from sojourn.core.hot_events import WireEvent
 from sojourn.core.messages import MESSAGE, Message
 from sojourn.core.values import Value
 from sojourn.store.base import Tx
-from sojourn.store.records import AgentRecord, CallRecord, EventRecord, MessageRecord, RunRecord
+from sojourn.store.records import (
+    AgentRecord,
+    CallRecord,
+    EventRecord,
+    MessageRecord,
+    RunRecord,
+    changes,
+    snapshot,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A committed event on its way to the clients. `body` is the event alone, `params` all of `agent/event`."""
+class Published(NamedTuple):
+    """A committed event on its way to the clients: its row, and the event's JSON."""
 
-    agent_id: str
-    seq: int
+    record: EventRecord
     type: str
     body: bytes
-    params: bytes
+
+    @property
+    def params(self) -> bytes:
+        """All of `agent/event`; put together for those who listen."""
+        return params_json(self.record, self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An agent's row changed (for `agent/watch`)."""
+    """An agent's row is now `record`."""
 
-    agent_id: str
+    record: AgentRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,8 @@ class PassEnded:
     agent_id: str
     run_id: str
     continue_inbox: bool
+    outcome: RunOutcome | None = None
+    """What it came to, where whoever ended it had that at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +133,20 @@ class Ledger:
         self._calls: dict[tuple[str, str], CallRecord] = {}
         self._events: list[EventRecord] = []
         self._last: list[Callable[[], None]] = []
-        self._read: dict[str, AgentRecord] = {}
+        self._agents_read: dict[str, tuple[Any, ...]] = {}
+        self._runs_read: dict[str, tuple[Any, ...]] = {}
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def agent(self, agent_id: str) -> AgentRecord:
         """The agent's row, to be changed in place. Raises `AgentNotFound`."""
-        record = self._agents.get(agent_id) or self.tx.get(AgentRecord, agent_id)
+        record = self._agents.get(agent_id)
+        if record is None:
+            record = self.tx.get(AgentRecord, agent_id)
+            if record is not None and not record.deleted:
+                self._agents[agent_id], self._agents_read[agent_id] = record, snapshot(record)
         if record is None or record.deleted:
             raise AgentNotFound(f"There is no agent {agent_id!r}.", agentId=agent_id)
-        if agent_id not in self._agents:
-            self._agents[agent_id], self._read[agent_id] = record, replace(record)
         return record
 
     def adopt(self, record: AgentRecord) -> None:
@@ -141,10 +156,12 @@ class Ledger:
 
     def run(self, run_id: str) -> RunRecord:
         """The run's row, to be changed in place and given to `save_run`. Raises `RunNotFound`."""
-        record = self._runs.get(run_id) or self.tx.get(RunRecord, run_id)
+        record = self._runs.get(run_id)
         if record is None:
-            raise RunNotFound(f"There is no run {run_id!r}.", runId=run_id)
-        self._runs[run_id] = record
+            record = self.tx.get(RunRecord, run_id)
+            if record is None:
+                raise RunNotFound(f"There is no run {run_id!r}.", runId=run_id)
+            self._runs[run_id], self._runs_read[run_id] = record, snapshot(record)
         return record
 
     def adopt_run(self, record: RunRecord) -> None:
@@ -238,7 +255,7 @@ class Ledger:
         if ref:
             record.ref_agent_id, record.ref_seq, record.ref_call_id = ref
         self._events.append(record)
-        self.tx.publish(Published(agent.agent_id, record.seq, kind, body, params_json(record, body)))
+        self.tx.publish(Published(record, kind, body))
 
     def warning(
         self, agent: AgentRecord, code: str, message: str, *, run: RunRecord | None = None, data: Any = None
@@ -281,15 +298,20 @@ class Ledger:
         for run_id in sorted(self._dirty_runs, key=lambda r: self._runs[r].active):
             record = self._runs[run_id]
             record.updated_at = self.now
-            self.tx.put(record)
+            self._write(record, self._runs_read.get(run_id))
         for agent in self._agents.values():
-            if agent != self._read.get(agent.agent_id):
-                self._touch(agent)
+            before = self._agents_read.get(agent.agent_id)
+            if before is None or changes(agent, before):
+                agent.updated_at, agent.activity = self.now, self._stamp
+                self._write(agent, before)
+                self.tx.publish(Changed(agent))
 
-    def _touch(self, record: AgentRecord) -> None:
-        record.updated_at, record.activity = self.now, self._stamp
-        self.tx.put(record)
-        self.tx.publish(Changed(record.agent_id))
+    def _write(self, record: AgentRecord | RunRecord, before: tuple[Any, ...] | None) -> None:
+        """Writes what is new in a row; all of it when it was not read here."""
+        if before is None:
+            self.tx.put(record)
+        elif fields := changes(record, before):
+            self.tx.update(record, *fields)
 
 
 def _event_json(event: Value | WireEvent | bytes) -> bytes:

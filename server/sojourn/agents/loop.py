@@ -15,6 +15,7 @@ import asyncio
 import logging
 import time
 from contextlib import aclosing
+from typing import Any
 
 from sojourn.core.errors import Aborted, ModelError, SojournError, StorageError
 from sojourn.models.base import ModelAnswer, ModelDelta, ModelNotice, ModelRequest, ModelReset
@@ -72,9 +73,8 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
         turn=todo.turn,
     )
     answering = asyncio.create_task(_stream(rt, p, todo, request), name=f"model {p.agent_id}")
-    waking = asyncio.create_task(_until_stopped(p))
     try:
-        await asyncio.wait({answering, waking}, return_when=asyncio.FIRST_COMPLETED)
+        await _answered_or_stopped(p, answering)
         if not answering.done():
             await _cancel(answering)
             return await rt.write("end", lambda ledger: stop(ledger, p))
@@ -89,15 +89,22 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
         failure = ModelError(f"The model backend of {p.model_name!r} failed: {type(error).__name__}: {error}")
         return await rt.write("end", lambda ledger: turns.model_failed(ledger, p, failure))
     finally:
-        for task in (answering, waking):
-            await _cancel(task)
+        p.asking = None
+        await _cancel(answering)
     return await rt.write("model", lambda ledger: turns.answered(ledger, rt, p, answer, timing))
 
 
-async def _until_stopped(p: Pass) -> None:
-    while not p.stop_asked:
-        await p.wake.wait()
-        p.wake.clear()
+async def _answered_or_stopped(p: Pass, answering: asyncio.Task[Any]) -> None:
+    if p.stop_asked:
+        return
+    asking = p.asking = asyncio.get_running_loop().create_future()
+
+    def ended(_task: asyncio.Task[Any]) -> None:
+        if not asking.done():
+            asking.set_result(None)
+
+    answering.add_done_callback(ended)
+    await asking
 
 
 async def _cancel(task: asyncio.Task[object]) -> None:

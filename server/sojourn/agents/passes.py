@@ -101,10 +101,19 @@ class Pass:
     broken: StorageError | None = None
     """A result could not be committed: the driver gives up and leaves the run as it is on disk."""
     stop_asked: bool = False
+    asking: asyncio.Future[None] | None = None
+    """Done when the model call under way has ended, or is to be given up."""
     task: asyncio.Task[None] | None = None
     nest: tuple[tuple[str, str], ...] = ()
     """Inside which calls the run is shown, innermost first."""
     _saving: Ledger | None = None
+
+    def ask_to_stop(self) -> None:
+        """Tells the driver to stop the run where it stands."""
+        self.stop_asked = True
+        self.wake.set()
+        if self.asking is not None and not self.asking.done():
+            self.asking.set_result(None)
 
     def records(self, ledger: Ledger) -> tuple[AgentRecord, RunRecord]:
         """The rows of the agent and of the run within a transition."""

@@ -100,6 +100,31 @@ class Conversations:
         self._kept.pop(conversation_id, None)
 
 
+class KnownAgents:
+    """The rows of the agents that changed last, as of their last commit. Whoever decides by one looks again inside the
+    transition: another may be under way."""
+
+    def __init__(self, *, keep: int = 1024) -> None:
+        self._rows: OrderedDict[str, AgentRecord] = OrderedDict()
+        self._keep = keep
+
+    def get(self, agent_id: str) -> AgentRecord | None:
+        """The agent's row; None when it is not known."""
+        return self._rows.get(agent_id)
+
+    def learn(self, row: AgentRecord) -> None:
+        """Takes a row that was just committed."""
+        self._rows.pop(row.agent_id, None)
+        if not row.deleted:
+            self._rows[row.agent_id] = row
+            if len(self._rows) > self._keep:
+                self._rows.popitem(last=False)
+
+    def forget(self, agent_id: str) -> None:
+        """The row is to be read again."""
+        self._rows.pop(agent_id, None)
+
+
 def read_conversation(tx: ReadTx, conversation_id: str) -> Conversation:
     """All messages of a conversation."""
     conversation = Conversation(conversation_id)
@@ -130,6 +155,7 @@ class Runtime:
     default_model: str
     passes_of: Control = field(init=False)
     conversations: Conversations = field(default_factory=Conversations)
+    agents: KnownAgents = field(default_factory=KnownAgents)
     live: dict[str, Pass] = field(default_factory=dict)
 
     async def write(self, name: str, change: Callable[[Ledger], T]) -> T:

@@ -6,8 +6,11 @@ A field's Python type is its column's: `str` TEXT, `int` INTEGER, `bool` INTEGER
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,27 @@ class Record:
     """A row."""
 
     TABLE: ClassVar[Table]
+
+
+def snapshot(record: Record) -> tuple[Any, ...]:
+    """What is in a row now, for `changes`."""
+    kind: Any = type(record)
+    values: tuple[Any, ...] = _values(kind)[1](record)
+    return values
+
+
+def changes(record: Record, before: tuple[Any, ...]) -> tuple[str, ...]:
+    """The fields that are no longer as they were in the snapshot `before`."""
+    kind: Any = type(record)
+    names, values = _values(kind)
+    now = values(record)
+    return () if now == before else tuple(n for n, new, old in zip(names, now, before, strict=True) if new != old)
+
+
+@lru_cache(maxsize=64)
+def _values(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    names = tuple(field.name for field in fields(kind))
+    return names, attrgetter(*names)
 
 
 @dataclass(slots=True)
