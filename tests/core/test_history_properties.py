@@ -68,7 +68,7 @@ texts = st.one_of(
     st.sampled_from(["", " ", "\n\t", "\x00", "\u2028", "hello", "[continue]", "日本 🙂", '{"a": 1}', "x  "]),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
 )
-call_ids = st.sampled_from(["c1", "c2"]) | st.sampled_from(
+call_ids = st.just("c1") | st.sampled_from(
     ["", "c1", "c2", "msg-2-call-1", "abcdefghi", "call.with:odd/日本", "y" * 41, "z" * 90, "functions.get:0"]
 )
 tool_names = st.sampled_from(["build", "", "a.b", "new\nline", "日本語", "n" * 100, "mcp__x-y_z"])
@@ -181,17 +181,39 @@ messages = st.one_of(
 
 @st.composite
 def rounds(draw: st.DrawFn) -> list[Message]:
-    """A turn with calls and some of their results, in some order, with something in between."""
-    turn = AssistantMessage(content=draw(spoken))
+    """A turn with calls and most of their results, in some order, with something in between."""
+    turn = AssistantMessage(content=draw(st.lists(calls, min_size=1, max_size=3).map(tuple) | spoken))
+    outputs = said | st.just((TextPart(text="output"),))
     results: list[Message] = [
-        ToolResultMessage(call_id=call.id, tool_name=call.name, content=draw(said), is_error=draw(st.booleans()))
+        ToolResultMessage(call_id=call.id, tool_name=call.name, content=draw(outputs), is_error=draw(st.booleans()))
         for call in turn.calls
         if draw(st.integers(0, 3))
     ]
-    return [turn, *draw(st.permutations([*results, *draw(st.lists(messages, max_size=2))]))]
+    return [turn, *draw(st.permutations([*results, *draw(st.lists(messages, max_size=1))]))]
 
 
-conversations = st.lists(rounds() | messages.map(lambda one: [one]), max_size=7).map(lambda lists: [*chain(*lists)])
+some = st.lists(rounds() | messages.map(lambda one: [one]), max_size=5).map(lambda lists: [*chain(*lists)])
+
+
+def under_one_id(conversation: list[Message]) -> list[Message]:
+    """The conversation with the same id for every call."""
+    return [
+        message.model_copy(
+            update={
+                "content": tuple(
+                    p.model_copy(update={"id": "c1"}) if p.type == "toolCall" else p for p in message.content
+                )
+            }
+        )
+        if isinstance(message, AssistantMessage)
+        else message.model_copy(update={"call_id": "c1"})
+        if isinstance(message, ToolResultMessage | LateResultMessage)
+        else message
+        for message in conversation
+    ]
+
+
+conversations = st.one_of(some, some.map(under_one_id), some.map(lambda one: [*one, *one]))
 
 
 @many
