@@ -151,7 +151,10 @@ def close_record(
 def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
     """Adds one model call's usage to the agent's total."""
     if usage is not None:
-        agent.usage = (Usage.model_validate_json(agent.usage) + usage).json_bytes().decode()
+        total = orjson.loads(agent.usage)
+        for name, number in usage.wire().items():
+            total[name] = total.get(name, 0) + number
+        agent.usage = orjson.dumps(total).decode()
 
 
 def _continues(ledger: Ledger, agent: AgentRecord, reason: EndReason) -> bool:

@@ -149,6 +149,13 @@ class Ledger:
             raise AgentNotFound(f"There is no agent {agent_id!r}.", agentId=agent_id)
         return record
 
+    def rows(self, agent_id: str, run_id: str) -> tuple[AgentRecord, RunRecord]:
+        """`agent` and `run`."""
+        agent, run = self._agents.get(agent_id), self._runs.get(run_id)
+        if agent is None or run is None or agent.deleted:
+            return self.agent(agent_id), self.run(run_id)
+        return agent, run
+
     def adopt(self, record: AgentRecord) -> None:
         """Enters a new agent."""
         self.tx.insert(record)
@@ -220,9 +227,16 @@ class Ledger:
     ) -> int:
         """Appends an event (value, wire form or JSON) with ancestors' `nested` rows; its seq."""
         body = _event_json(event)
-        kind = _type_of(body)
+        kind = event["type"] if isinstance(event, dict) else _type_of(body)
         self._append(agent, body, kind, run=run, origin=origin, ref=None)
-        seq, child, inner = agent.last_seq, agent, run
+        seq = agent.last_seq
+        if run is not None and run.nested_agent_id:
+            self._tell_ancestors(agent, body, kind, run)
+        return seq
+
+    def _tell_ancestors(self, agent: AgentRecord, body: bytes, kind: str, run: RunRecord) -> None:
+        child: AgentRecord = agent
+        inner: RunRecord | None = run
         while inner is not None and inner.nested_agent_id and inner.nested_call_id:
             parent = self.agent(inner.nested_agent_id)
             body = nested_json(inner.nested_call_id, body)
@@ -231,7 +245,6 @@ class Ledger:
                 parent, body, kind, run=outer, origin=None, ref=(child.agent_id, child.last_seq, inner.nested_call_id)
             )
             child, inner = parent, outer
-        return seq
 
     def _append(
         self,
@@ -245,12 +258,12 @@ class Ledger:
     ) -> None:
         agent.last_seq += 1
         record = EventRecord(
-            agent_id=agent.agent_id,
-            seq=agent.last_seq,
-            at=self.now,
-            body="" if ref else body.decode(),
-            run_id=run.run_id if run else None,
-            origin=_origin_json(origin),
+            agent.agent_id,
+            agent.last_seq,
+            self.now,
+            "" if ref else body.decode(),
+            run.run_id if run else None,
+            _origin_json(origin) if origin else None,
         )
         if ref:
             record.ref_agent_id, record.ref_seq, record.ref_call_id = ref
@@ -297,20 +310,21 @@ class Ledger:
         self.tx.insert_all(self._events)
         for run_id in sorted(self._dirty_runs, key=lambda r: self._runs[r].active):
             record = self._runs[run_id]
-            record.updated_at = self.now
-            self._write(record, self._runs_read.get(run_id))
+            record.updated_at, before = self.now, self._runs_read.get(run_id)
+            self._write(record, None if before is None else changes(record, before))
         for agent in self._agents.values():
             before = self._agents_read.get(agent.agent_id)
-            if before is None or changes(agent, before):
+            fields = None if before is None else changes(agent, before)
+            if fields != ():
                 agent.updated_at, agent.activity = self.now, self._stamp
-                self._write(agent, before)
+                self._write(agent, fields and (*fields, "updated_at", "activity"))
                 self.tx.publish(Changed(agent))
 
-    def _write(self, record: AgentRecord | RunRecord, before: tuple[Any, ...] | None) -> None:
-        """Writes what is new in a row; all of it when it was not read here."""
-        if before is None:
+    def _write(self, record: AgentRecord | RunRecord, fields: tuple[str, ...] | None) -> None:
+        """Writes these fields of a row; all of it when it was not read here."""
+        if fields is None:
             self.tx.put(record)
-        elif fields := changes(record, before):
+        elif fields:
             self.tx.update(record, *fields)
 
 

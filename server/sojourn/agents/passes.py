@@ -117,7 +117,7 @@ class Pass:
 
     def records(self, ledger: Ledger) -> tuple[AgentRecord, RunRecord]:
         """The rows of the agent and of the run within a transition."""
-        return ledger.agent(self.agent_id), ledger.run(self.run_id)
+        return ledger.rows(self.agent_id, self.run_id)
 
     def save(self, ledger: Ledger) -> list[tuple[Message, bytes]]:
         """Writes what the run has grown by: new messages (answered with their JSON), model calls, entries.
@@ -125,16 +125,7 @@ class Pass:
         The machine follows at the end of the transition, once, however often this is called in it.
         """
         agent, record = self.records(ledger)
-        agent.next_message = self.run.label_messages(agent.next_message, ledger.now)
-        fresh: list[tuple[Message, bytes]] = []
-        for message in self.run.messages[self.saved_messages :]:
-            body = ledger.append_message(agent, message)
-            self.conversation.add(message, body)
-            self.bodies.append(body)
-            fresh.append((message, body))
-        self.saved_messages += len(fresh)
-        if fresh:
-            agent.needs_reply = fresh[-1][0].role != "assistant"
+        fresh = self._save_messages(ledger, agent) if len(self.run.messages) > self.saved_messages else []
         self._save_extras(ledger)
         if self._saving is not ledger:
             self._saving = ledger
@@ -143,12 +134,26 @@ class Pass:
             ledger.at_last(lambda: self._save_record(record))
         return fresh
 
+    def _save_messages(self, ledger: Ledger, agent: AgentRecord) -> list[tuple[Message, bytes]]:
+        agent.next_message = self.run.label_messages(agent.next_message, ledger.now)
+        fresh: list[tuple[Message, bytes]] = []
+        for message in self.run.messages[self.saved_messages :]:
+            body = ledger.append_message(agent, message)
+            self.conversation.add(message, body)
+            self.bodies.append(body)
+            fresh.append((message, body))
+        self.saved_messages += len(fresh)
+        agent.needs_reply = fresh[-1][0].role != "assistant"
+        return fresh
+
     def _save_extras(self, ledger: Ledger) -> None:
-        for call in self.run.model_calls[self.saved_model_calls :]:
+        run = self.run
+        while self.saved_model_calls < len(run.model_calls):
+            call = run.model_calls[self.saved_model_calls]
             ledger.tx.insert(ModelCallRecord(self.run_id, call.index, call.json_bytes().decode()))
             self.saved_model_calls += 1
-        for entry in self.run.entries[self.saved_entries :]:
-            insert_entry(ledger, self.run_id, self.saved_entries, entry)
+        while self.saved_entries < len(run.entries):
+            insert_entry(ledger, self.run_id, self.saved_entries, run.entries[self.saved_entries])
             self.saved_entries += 1
 
     def sync_entries(self, ledger: Ledger) -> None:

@@ -11,14 +11,14 @@ import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, TypeVar
+from operator import attrgetter, itemgetter
+from typing import Any, ClassVar, TypeVar
 
 from sojourn.core.errors import StorageError
 
 from ._bodies import MARK, must_pack, pack, unpack
 from ._border import Ended
-from ._columns import check_limit, order_columns, remembered, start_values
+from ._columns import check_limit, columns_of, order_columns, remembered, start_values
 from ._statements import (
     conditions_of,
     count_sql,
@@ -29,7 +29,7 @@ from ._statements import (
 )
 from .base import Conflict
 from .migrations import primary_code
-from .records import Record
+from .records import AgentRecord, CallRecord, Record, RunRecord
 
 R = TypeVar("R", bound=Record)
 
@@ -140,21 +140,74 @@ class SqliteReadTx:
         return StorageError(f"The store cannot do this: {error}.")
 
 
+class RowCache:
+    """Rows as the writer's open transaction has them: a step of an agent reads the rows that its last step wrote.
+
+    Only whoever writes may use it, and must `clear` it when anything is rolled back.
+    """
+
+    KINDS: ClassVar[frozenset[Any]] = frozenset((AgentRecord, RunRecord, CallRecord))
+
+    def __init__(self, *, keep: int = 4096) -> None:
+        self._rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self._keep = keep
+
+    def get(self, kind: type[R], key: tuple[Any, ...]) -> R | None:
+        """A fresh record of the row, None when it must be read."""
+        row = self._rows.get((kind, *key))
+        return None if row is None else kind(*row)
+
+    def put(self, record: Record, row: tuple[Any, ...]) -> None:
+        """The whole row was written, or read."""
+        kind = type(record)
+        if kind in self.KINDS:
+            self._rows[kind, *(getattr(record, name) for name in kind.TABLE.key)] = row
+            if len(self._rows) > self._keep:
+                del self._rows[next(iter(self._rows))]
+
+    def update(
+        self, kind: type[Record], key: tuple[Any, ...], places: tuple[int, ...], values: tuple[Any, ...]
+    ) -> None:
+        """Some columns of the row were written."""
+        row = self._rows.get((kind, *key))
+        if row is not None:
+            fresh = list(row)
+            for place, value in zip(places, values, strict=False):
+                fresh[place] = value
+            self._rows[kind, *key] = tuple(fresh)
+
+    def clear(self) -> None:
+        """Forgets all rows."""
+        self._rows.clear()
+
+
 class SqliteTx(SqliteReadTx):
     """A `Tx` inside a savepoint of the writer's transaction."""
 
-    __slots__ = ("deleted", "published")
+    __slots__ = ("_cache", "deleted", "published")
 
-    def __init__(self, db: sqlite3.Cursor) -> None:
+    def __init__(self, db: sqlite3.Cursor, cache: RowCache) -> None:
         super().__init__(db)
+        self._cache: Any = cache
         self.published: list[Any] = []
         self.deleted = False
+
+    def get(self, kind: type[R], *key: Any) -> R | None:
+        """See `ReadTx.get`."""
+        record: R | None = self._cache.get(kind, key)
+        if record is None:
+            record = super().get(kind, *key)
+            if record is not None:
+                self._cache.put(record, statements_of(kind).columns.row(record))
+        return record
 
     def insert(self, record: Record) -> None:
         """See `Tx.insert`."""
         statements = statements_of(type(record))
         columns = statements.columns
-        self._write(statements.insert, columns.row(record), columns.bodies)
+        row = columns.row(record)
+        self._write(statements.insert, row, columns.bodies)
+        self._cache.put(record, row)
 
     def insert_all(self, records: Sequence[Record]) -> None:
         """See `Tx.insert_all`."""
@@ -163,10 +216,11 @@ class SqliteTx(SqliteReadTx):
         statements = statements_of(type(records[0]))
         bodies = statements.columns.bodies
         rows = [statements.columns.row(record) for record in records]
-        if any(isinstance(row[i], str) and must_pack(row[i]) for row in rows for i in bodies):
-            for row in rows:
-                self._write(statements.insert, row, bodies)
-            return
+        for i in bodies:
+            if any(map(must_pack, filter(None, map(itemgetter(i), rows)))):
+                for row in rows:
+                    self._write(statements.insert, row, bodies)
+                return
         try:
             self._db.executemany(statements.insert, rows)
         except sqlite3.Error as error:
@@ -176,18 +230,24 @@ class SqliteTx(SqliteReadTx):
         """See `Tx.put`."""
         statements = statements_of(type(record))
         columns = statements.columns
-        self._write(statements.put, columns.row(record), columns.bodies)
+        row = columns.row(record)
+        self._write(statements.put, row, columns.bodies)
+        self._cache.put(record, row)
 
     def update(self, record: Record, *fields: str) -> None:
         """See `Tx.update`."""
         kind = type(record)
         plan = _update_plan(kind, fields)
-        if not self._write(plan.sql, plan.values(record), plan.bodies):
-            key = tuple(getattr(record, name) for name in kind.TABLE.key)
+        values = plan.values(record)
+        key = values[len(fields) :]
+        if self._write(plan.sql, values, plan.bodies):
+            self._cache.update(kind, key, plan.places, values)
+        else:
             raise KeyError(f"There is no row with the key {key!r} in {kind.TABLE.name!r}.")
 
     def delete(self, kind: type[R], *key: Any) -> bool:
         """See `Tx.delete`."""
+        self._cache.clear()
         gone = self._change(statements_of(kind).delete, key)
         self.deleted = self.deleted or gone > 0
         return gone > 0
@@ -195,10 +255,16 @@ class SqliteTx(SqliteReadTx):
     def delete_some(self, kind: type[R], limit: int, /, **where: Any) -> int:
         """See `Tx.delete_some`."""
         check_limit(limit)
+        self._cache.clear()
         conditions, values = conditions_of(where)
         gone = self._change(delete_some_sql(kind, conditions), (*values, limit))
         self.deleted = self.deleted or gone > 0
         return gone
+
+    def end(self) -> None:
+        """See `SqliteReadTx.end`."""
+        super().end()
+        self._cache = Ended()
 
     def publish(self, item: Any) -> None:
         """See `Tx.publish`."""
@@ -235,12 +301,14 @@ class _Update:
     sql: str
     values: Callable[[Any], tuple[Any, ...]]
     bodies: tuple[int, ...]
+    places: tuple[int, ...]
 
 
 @remembered
 def _update_plan(kind: type[Record], fields: tuple[str, ...]) -> _Update:
     bodies = tuple(i for i, name in enumerate(fields) if name in kind.TABLE.bodies)
-    return _Update(update_sql(kind, fields), attrgetter(*fields, *kind.TABLE.key), bodies)
+    places = tuple(map(columns_of(kind).position, fields))
+    return _Update(update_sql(kind, fields), attrgetter(*fields, *kind.TABLE.key), bodies, places)
 
 
 def _decoded(data: bytes) -> str:

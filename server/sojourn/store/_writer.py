@@ -19,7 +19,7 @@ from typing import Any
 from sojourn.core.errors import StorageError
 
 from ._border import run
-from ._transactions import SqliteTx
+from ._transactions import RowCache, SqliteTx
 from .base import Tx
 from .migrations import BUSY_TIMEOUT_S, Durability, open_writer
 
@@ -82,6 +82,7 @@ class Writer:
         self._untidy = True
         self._stopping = False
         self._checkpoint_at = 0
+        self._rows = RowCache()
 
     def start(self) -> str:
         """Opens the database and starts the thread; answers the store's id. Raises `StorageError`."""
@@ -146,7 +147,7 @@ class Writer:
     def _step(self, job: Job) -> list[Any]:
         """Runs a transition in a savepoint; answers what it published. Raises when the disk fails."""
         self._db.execute("SAVEPOINT step")
-        tx = SqliteTx(self._db)
+        tx = SqliteTx(self._db, self._rows)
         try:
             job.result = run(job.transition, tx)
         except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to whoever gave the transition)
@@ -154,6 +155,7 @@ class Writer:
         if tx.failure is not None:
             raise tx.failure
         if job.error is not None:
+            self._rows.clear()
             self._db.execute("ROLLBACK TO step")
         self._db.execute("RELEASE step")
         if job.error is not None:
@@ -162,6 +164,7 @@ class Writer:
         return tx.published
 
     def _undo(self) -> None:
+        self._rows.clear()
         if self._connection.in_transaction:
             with suppress(sqlite3.Error):  # the next batch finds the transaction open, fails and tries this again
                 self._db.execute("ROLLBACK")

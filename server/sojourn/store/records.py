@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, ne
 from typing import Any, ClassVar
 
 
@@ -47,7 +48,7 @@ def changes(record: Record, before: tuple[Any, ...]) -> tuple[str, ...]:
     kind: Any = type(record)
     names, values = _values(kind)
     now = values(record)
-    return () if now == before else tuple(n for n, new, old in zip(names, now, before, strict=True) if new != old)
+    return () if now == before else tuple(compress(names, map(ne, now, before)))
 
 
 @lru_cache(maxsize=64)
