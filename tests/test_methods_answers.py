@@ -120,6 +120,8 @@ async def talk(client: Client) -> None:
     await client.call("agent/events", agentId="a", limit=1000)
     await client.call("agent/fork", agentId="a")
     await client.call("agent/stop", agentId="a")
+    await client.call("agent/create", agentId="quiet")
+    await client.call("agent/compact", agentId="quiet")
 
 
 async def use_tools(client: Client) -> None:

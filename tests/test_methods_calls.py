@@ -124,6 +124,7 @@ CALLS: list[tuple[str, dict[str, Any], str, tuple[Any, ...], dict[str, Any]]] = 
         (CALLER, "a", HI),
         {"if_busy": "queue", "on_approval": "deny", "wait": False, "session": SESSION},
     ),
+    ("agent/compact", {"agentId": "a"}, "compact", (CALLER, "a"), {}),
     ("agent/resume", {"agentId": "a"}, "resume", (CALLER, "a"), {"run": None, "wait": True, "session": SESSION}),
     (
         "agent/resume",

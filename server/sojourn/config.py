@@ -31,6 +31,7 @@ from sojourn import _paths
 from sojourn.core.agent import AgentConfig, Limits, Name
 from sojourn.core.approvals import Policy
 from sojourn.models.base import ModelSpec
+from sojourn.models.prices import Price
 
 from ._config_faults import ENV_PREFIX, ConfigError, Fault, faults_of, looks_secret, unknown_key, unknown_variables
 
@@ -86,6 +87,18 @@ class LimitsConfig(_Section):
     max_children: Annotated[StrictInt, Field(ge=0)] = 64
     max_result_bytes: Bytes = 8 * 1024 * 1024
     max_inbox_items: Count = 10_000
+    compact_at: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.8
+
+
+Number = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
+
+
+class PriceConfig(_Section):
+    """`[models.NAME.price]`: what a million tokens cost, in any one currency."""
+
+    input: Number = 0
+    output: Number = 0
+    cached_input: Number | None = None
 
 
 class ModelConfig(_Section):
@@ -105,6 +118,7 @@ class ModelConfig(_Section):
     extra: dict[str, Any] = Field(default_factory=dict)
     script: str | None = None
     dialect: str | None = None
+    price: PriceConfig | None = None
 
     @field_validator("headers")
     @classmethod
@@ -131,6 +145,7 @@ class ModelConfig(_Section):
         """The model as `models` takes it; relative paths count from `base`."""
         values = self.model_dump()
         values["api_key_file"] = _path(self.api_key_file, base)
+        values["price"] = None if self.price is None else Price(**self.price.model_dump())
         if self.script is not None and not self.script.startswith("builtin:"):
             values["script"] = _path(self.script, base)
         return ModelSpec(name=name, **values)

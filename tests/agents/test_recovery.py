@@ -257,3 +257,52 @@ async def test_a_queued_prompt_survives_and_starts_its_own_pass(tmp_path: Path) 
             outcome = await h.hub.wait("a", None)
         assert outcome.output == "both"
         assert ("user", "and then this") in await h.said()
+
+
+async def test_a_run_that_is_given_up_after_three_crashes_in_a_tool_round_leaves_a_whole_conversation(
+    tmp_path: Path,
+) -> None:
+    quick, slow = ToldTool("quick"), ToldTool("slow", for_ever)
+    for life in range(3):
+        async with killed_house([call("quick"), call("slow")], path=tmp_path, tools=[quick, slow]) as h:
+            if life == 0:
+                await h.agent(on_restart="resume")
+                await h.start()
+            else:
+                await h.hub.attach(h.client, "a", after_seq=None, deltas=True)
+            async with asyncio.timeout(5):
+                while len(slow.ran) <= life:
+                    await asyncio.sleep(0)
+                while len(quick.ran) <= life or not h.hub.rt.live["a"].running.keys() == {"msg-2-call-2"}:
+                    if life:
+                        break
+                    await asyncio.sleep(0)
+    async with house("fine", path=tmp_path, tools=[quick, slow]) as h:
+        end = (await h.stored_events())[-1]
+        assert (end["reason"], end["error"]["kind"]) == ("failed", "crashLoop")
+        calls = [p["id"] for m in await h.messages() for p in m["content"] if p["type"] == "toolCall"]
+        results = [m["callId"] for m in await h.messages() if m["role"] == "toolResult"]
+        assert results == calls
+        assert (await h.state())["state"] == "idle"
+        assert (await h.prompt("again")).output == "fine"
+        assert len(slow.ran) == 3
+
+
+async def test_a_child_whose_question_was_closed_with_its_parent_can_be_carried_on(tmp_path: Path) -> None:
+    deploy = ToldTool("deploy", approval="ask")
+    tools = [delegating("fail"), deploy]
+    async with killed_house([call("helper")], [call("deploy")], path=tmp_path, tools=tools) as h:
+        await asks_through_child(h, tools)
+    async with house("child goes on", "parent goes on", path=tmp_path, tools=tools) as h:
+        below = await h.hub.list_agents(cursor=None, limit=9, state=None, parent_agent_id="a", labels=None)
+        child = below["agents"][0]["agentId"]
+        head = (await h.state())["seq"]
+        outcome = await h.resume(child)
+        assert (outcome.reason, outcome.output) == ("done", "child goes on")
+        assert deploy.ran == []
+        kinds = [event["type"] for event in (await h.stored_events())[head:]]
+        assert kinds == ["inboxQueued"], "nothing is nested into a call that has ended; the reply waits in the inbox"
+        assert (await h.resume()).output == "parent goes on"
+        results = [m["content"][0]["text"] for m in await h.messages() if m["role"] == "toolResult"]
+        assert results == ["child goes on"]
+        assert (await h.state())["state"] == "idle"

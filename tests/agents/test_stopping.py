@@ -77,7 +77,7 @@ async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_stop() ->
     async def stubborn(_args: dict[str, Any], _ctx: ToolContext) -> str:
         for _ in range(3):
             try:
-                await asyncio.sleep(30)
+                await asyncio.sleep(1.2)
             except asyncio.CancelledError:
                 continue
         return "late"
@@ -190,3 +190,45 @@ async def test_a_child_that_starts_while_the_stop_is_on_its_way_does_not_run() -
         await running
         assert reached == ["tool"]
         assert len(h.model.requests) == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_stop_at_any_moment_of_a_round_ends_the_pass_once_and_leaves_a_whole_conversation(seed: int) -> None:
+    import random
+
+    chance = random.Random(seed)
+
+    async def work(_args: dict[str, Any], _ctx: ToolContext) -> str:
+        for _ in range(chance.randrange(12)):
+            await asyncio.sleep(0)
+        return "done"
+
+    tools = [ToldTool("one", work), ToldTool("two", work), ToldTool("ask", approval="ask")]
+    names = ["one", "two", "one", "ask"]
+    async with house(tools=tools) as h:
+        await h.agent()
+        for number in range(15):
+            chosen = [call(name) for name in names[: chance.randrange(1, 5)]]
+            h.model.replies = [chosen, chosen, "the end"]
+            running = asyncio.create_task(h.prompt(f"go {number}"))
+            for _ in range(chance.randrange(60)):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                if approvals := await h.approvals():
+                    decision = chance.choice(["approve", "abort", "deny"])
+                    await asyncio.gather(
+                        h.decide(approvals[0]["approvalId"], decision),
+                        h.hub.stop(Caller(), "a"),
+                        return_exceptions=True,
+                    )
+                await h.hub.stop(Caller(), "a")
+                await running
+        kinds = h.client.types()
+        assert kinds.count("agentStart") == kinds.count("agentEnd") == 15
+        conversation = await h.messages()
+        calls = [p["id"] for m in conversation for p in m["content"] if p["type"] == "toolCall"]
+        results = [m["callId"] for m in conversation if m["role"] == "toolResult"]
+        assert results == calls, "each call has one result, in call order"
+        assert await h.approvals() == []
+        h.model.replies = ["still here"]
+        assert (await h.prompt()).output == "still here"

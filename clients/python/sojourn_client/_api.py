@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from sojourn.core.agent import Accepted, Agent, AgentConfig, RunOutcome
     from sojourn.core.messages import Message, ToolChoice
     from sojourn.methods._steps import ModelResponse, Resolution, StepResult
-    from sojourn.methods.agent import AgentList, Attached, EventsPage, MessagesPage, PendingCalls, Replaced, Stopped
+    from sojourn.methods.agent import (
+        AgentList,
+        Attached,
+        Compacted,
+        EventsPage,
+        MessagesPage,
+        PendingCalls,
+        Replaced,
+        Stopped,
+    )
     from sojourn.methods.approval import Approvals, Decided
     from sojourn.methods.inbox import InboxItems, Queued, Removed
     from sojourn.methods.model import Models
@@ -187,6 +196,15 @@ class AgentMethods(Namespace):
         result: RunOutcome | Accepted = await self._call(
             "agent/resume", {"agentId": agent_id, "requestId": request_id, "run": run, "wait": wait}
         )
+        return result
+
+    async def compact(self, *, agent_id: str, request_id: str | Unset | None = UNSET) -> Compacted:
+        """Has the model sum up the conversation, which then stands for it in what the model sees; nothing is deleted.
+
+        Only between rounds: with an active pass, or in the middle of a tool round, `agentBusy`. A run does it by
+        itself when the model's window fills (`compactAt`).
+        """
+        result: Compacted = await self._call("agent/compact", {"agentId": agent_id, "requestId": request_id})
         return result
 
     async def stop(self, *, agent_id: str, request_id: str | Unset | None = UNSET) -> Stopped:
@@ -495,6 +513,7 @@ class Api(Caller):
 
     MUTATING: ClassVar[frozenset[str]] = frozenset(
         {
+            "agent/compact",
             "agent/create",
             "agent/delete",
             "agent/fork",

@@ -23,7 +23,7 @@ from sojourn.store.records import AgentRecord, InboxRecord, RunRecord
 from . import children, clock, ending, handstep, loop, opening, rounds, stepping
 from .inbox import put
 from .ledger import Ledger, message_json
-from .passes import Over, Pass, Todo, Wait, new_pass, parse_config, read_run, restore
+from .passes import Moved, Over, Pass, Todo, Wait, new_pass, parse_config, read_run, restore
 from .runtime import Conversation, Repeated, Runtime
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 STOP_S = 5.0
 """How long a stop waits for a driver; it needs less than one second unless the machine stands still."""
+Opening = Callable[[Ledger, Pass | None, Conversation, Pass | None], Accepted]
+"""Opens a pass: takes the ledger, a fresh pass (None when the agent is busy), the conversation, the unfinished run."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
-
-
-class Moved(Exception):
-    """The agent changed between reading its conversation and the transition: read again."""
 
 
 class Control:
@@ -181,17 +179,19 @@ class Control:
         """`run/step` on an agent's run. Raises `AgentBusy` while the daemon drives it."""
         agent_id = record.agent_id or ""
         async with self._locks[agent_id]:
-            agent = await self._rt.agent(agent_id)
-            if agent.active_run_id != record.run_id:
-                return await stepping.step_alone(self._rt, caller, record, revision=revision, feed=feed)
-            conversation = await self._rt.conversations.load(self._rt.store, agent)
-            p = await self._load(agent, conversation)
-            assert p is not None
-            try:
-                return await handstep.step(self._rt, caller, p, revision=revision, feed=feed)
-            except BaseException:
-                self._rt.conversations.forget(conversation.id)
-                raise
+            while True:
+                agent = await self._rt.agent(agent_id)
+                if agent.active_run_id != record.run_id:
+                    return await stepping.step_alone(self._rt, caller, record, revision=revision, feed=feed)
+                conversation = await self._rt.conversations.load(self._rt.store, agent)
+                p = await self._load(agent, conversation)
+                try:
+                    return await handstep.step(self._rt, caller, _need(p), revision=revision, feed=feed)
+                except Moved:
+                    self._rt.conversations.forget(conversation.id)
+                except BaseException:
+                    self._rt.conversations.forget(conversation.id)
+                    raise
 
     def wake(self, agent_id: str) -> None:
         """A decision was made, or a child has ended: its driver looks at the round, or the pass is revived."""
@@ -278,55 +278,44 @@ class Control:
 
     # -- how it is done -----------------------------------------------------------------------------------------
 
-    async def _open(
-        self,
-        agent_id: str,
-        change: Callable[[Ledger, Pass | None, Conversation, Pass | None], Accepted],
-        *,
-        caller: Caller,
-        name: str,
-    ) -> Accepted:
+    async def _open(self, agent_id: str, change: Opening, *, caller: Caller, name: str) -> Accepted:
         """Runs an opening transition on a freshly read agent, and drives what it opened."""
         async with self._locks[agent_id]:
             while True:
-                agent = self._rt.agents.get(agent_id) or await self._rt.agent(agent_id)
-                busy = agent.active_run_id is not None and agent.state in ("running", "waiting")
-                conversation = Conversation(agent.conversation)
-                old = fresh = None
-                if not busy:
-                    conversation = await self._rt.conversations.load(self._rt.store, agent)
-                    old = await self._load(agent, conversation)
-                    fresh = self._fresh(agent, conversation)
-                seen = (agent.conversation, agent.message_count, agent.active_run_id, busy)
-
-                def judged(
-                    ledger: Ledger,
-                    seen: tuple[Any, ...] = seen,
-                    fresh: Pass | None = fresh,
-                    old: Pass | None = old,
-                    conversation: Conversation = conversation,
-                ) -> Accepted:
-                    now = ledger.agent(agent_id)
-                    is_busy = now.active_run_id is not None and now.state in ("running", "waiting")
-                    if (now.conversation, now.message_count, now.active_run_id, is_busy) != seen:
-                        raise Moved
-                    return change(ledger, fresh, conversation, old)
-
                 try:
-                    accepted = await self._rt.once(caller, name, judged, agent_id=agent_id)
+                    return await self._try_to_open(agent_id, change, caller=caller, name=name)
                 except Moved:
                     self._rt.agents.forget(agent_id)
-                    continue
-                except BaseException:
-                    self._rt.conversations.forget(conversation.id)
-                    raise
-                if isinstance(accepted, Repeated):
-                    row = accepted.record
-                    return Accepted(agent_id=row.agent_id, run_id=row.run_id, item_id=row.item_id)
-                for p in (old, fresh):
-                    if p is not None and p.run_id == accepted.run_id:
-                        self.drive(p)
-                return accepted
+
+    async def _try_to_open(self, agent_id: str, change: Opening, *, caller: Caller, name: str) -> Accepted:
+        agent = self._rt.agents.get(agent_id) or await self._rt.agent(agent_id)
+        conversation = Conversation(agent.conversation)
+        old = fresh = None
+        if not _is_busy(agent):
+            conversation = await self._rt.conversations.load(self._rt.store, agent)
+            old = await self._load(agent, conversation)
+            fresh = self._fresh(agent, conversation)
+        seen = _standing(agent)
+
+        def judged(ledger: Ledger) -> Accepted:
+            if _standing(ledger.agent(agent_id)) != seen:
+                raise Moved
+            if old is not None:
+                old.check_current(ledger)
+            return change(ledger, fresh, conversation, old)
+
+        try:
+            accepted = await self._rt.once(caller, name, judged, agent_id=agent_id)
+        except BaseException:
+            self._rt.conversations.forget(conversation.id)
+            raise
+        if isinstance(accepted, Repeated):
+            row = accepted.record
+            return Accepted(agent_id=row.agent_id, run_id=row.run_id, item_id=row.item_id)
+        for p in (old, fresh):
+            if p is not None and p.run_id == accepted.run_id:
+                self.drive(p)
+        return accepted
 
     def _fresh(self, agent: AgentRecord, conversation: Conversation) -> Pass:
         config = self._rt.config_of(parse_config(agent.config))
@@ -362,6 +351,7 @@ class Control:
         p = new_pass(self._rt, agent, parts.record, restore(parts, conversation), conversation)
         p.run.knowing_call_ids(conversation.call_ids)
         p.nest = nest
+        p.loaded = (parts.record.revision, len(conversation.messages))
         p.bodies = [message_json(m) for m in conversation.messages[parts.record.pass_first_message :]]
         return p
 
@@ -400,16 +390,27 @@ class Control:
                 if agent_id in self._rt.live:
                     self.wake(agent_id)
                     return
-                p = await self._load_waiting(agent_id)
-                if p is None:
-                    return
                 try:
-                    p.todo = await self._rt.write("advance", lambda ledger: _look(ledger, self._rt, p))
+                    p = await self._change_waiting(agent_id, "advance", lambda ledger, p: _look(ledger, self._rt, p))
                 except SojournError:
-                    log.exception("The run %s of %s could not be carried on.", p.run_id, agent_id)
-                    self._rt.conversations.forget(p.conversation.id)
+                    log.exception("The run of %s could not be carried on.", agent_id)
                     return
-                self.drive(p)
+                if p is not None:
+                    self.drive(p)
+
+    async def _change_waiting(self, agent_id: str, name: str, change: Callable[[Ledger, Pass], Todo]) -> Pass | None:
+        """Runs a transition on a pass that waits on disk, read again when it moved; None when there is none."""
+        while (p := await self._load_waiting(agent_id)) is not None:
+            try:
+                p.todo = await self._rt.write(name, lambda ledger, p=p: _checked(ledger, p, change))  # type: ignore[misc]
+            except Moved:
+                self._rt.conversations.forget(p.conversation.id)
+            except BaseException:
+                self._rt.conversations.forget(p.conversation.id)
+                raise
+            else:
+                return p
+        return None
 
     async def _load_waiting(self, agent_id: str) -> Pass | None:
         agent = await self._rt.agent(agent_id)
@@ -431,17 +432,27 @@ class Control:
                 await asyncio.wait({live.task}, timeout=STOP_S)
                 if isinstance(live.todo, Over):
                     return True
-            p = await self._load_waiting(agent_id)
-            if p is None:
-                return False
-            await self._rt.write("end", lambda ledger: loop.stop(ledger, p))
-            return True
+            return await self._change_waiting(agent_id, "end", loop.stop) is not None
+
+
+def _is_busy(agent: AgentRecord) -> bool:
+    return agent.active_run_id is not None and agent.state in ("running", "waiting")
+
+
+def _standing(agent: AgentRecord) -> tuple[Any, ...]:
+    """What must not have changed between reading an agent and the transition."""
+    return agent.conversation, agent.message_count, agent.active_run_id, _is_busy(agent)
 
 
 def _need(p: Pass | None) -> Pass:
     if p is None:
         raise Moved
     return p
+
+
+def _checked(ledger: Ledger, p: Pass, change: Callable[[Ledger, Pass], Todo]) -> Todo:
+    p.check_current(ledger)
+    return change(ledger, p)
 
 
 def _look(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:

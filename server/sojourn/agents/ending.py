@@ -126,6 +126,7 @@ def close_record(
     resumable = reason in ("paused", "interrupted")
     record.pass_open, record.active, record.driver = False, resumable, None
     record.stop_requested, record.streaming_message = False, None
+    record.crashes = record.crashes if reason == "interrupted" else 0
     record.outcome = orjson.dumps(
         {
             "reason": reason,

@@ -134,7 +134,9 @@ class Feed:
             if subscription.live and seq > subscription.sent:
                 self._send(subscription, frame, seq)
 
-    def delta(self, agent_id: str, run_id: str, message_id: str, part: int, kind: str, offset: int, text: str) -> None:
+    def delta(
+        self, agent_id: str, run_id: str | None, message_id: str, part: int, kind: str, offset: int, text: str
+    ) -> None:
         """A piece of a message under way: to the agent's clients, and nested to its ancestors'."""
         pieces = self._pieces.setdefault(agent_id, {})
         piece = pieces.get((agent_id, message_id, part))

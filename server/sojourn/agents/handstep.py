@@ -30,6 +30,7 @@ async def step(rt: Runtime, caller: Caller, p: Pass, *, revision: int | None, fe
 
     def change(ledger: Ledger) -> dict[str, Any]:
         agent, record = p.records(ledger)
+        p.check_current(ledger)
         stepping.check_revision(record, revision)
         if record.pass_open and record.driver != "step":
             raise AgentBusy(f"The run {record.run_id!r} is being driven; it is {agent.state}.", runId=record.run_id)

@@ -18,11 +18,12 @@ from sojourn.core.agent import Accepted, AgentConfig, Caller, RunOutcome
 from sojourn.core.errors import Draining, SojournError
 from sojourn.core.messages import InputPart, Message, ToolChoice
 from sojourn.models.base import Model
+from sojourn.models.capabilities import described
 from sojourn.store.base import ReadTx, Store
 from sojourn.store.records import AgentRecord, ClientToolRecord, RequestRecord, RunRecord
 from sojourn.tools.table import Toolbox
 
-from . import asking, clock, decisions, handstep, inbox, opening, recovery, roster, stepping
+from . import asking, clock, compaction, decisions, handstep, inbox, opening, recovery, roster, stepping
 from ._faults import strike
 from .control import Control
 from .ending import agent_view
@@ -357,6 +358,11 @@ class Hub:
         await self.feed.settled(session, agent_id)
         return outcome
 
+    async def compact(self, caller: Caller, agent_id: str) -> Any:
+        """`agent/compact`."""
+        self._refuse_draining()
+        return await compaction.compact(self.rt, caller, agent_id)
+
     async def stop(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """`agent/stop`: answers when it has stopped."""
         await self.rt.agent(agent_id)
@@ -499,13 +505,8 @@ class Hub:
         """`model/list`."""
         models = []
         for name in self._factories:
-            spec = self._model(name).spec
-            shown: dict[str, Any] = {"name": name, "backend": spec.backend, "default": name == self.rt.default_model}
-            if spec.model:
-                shown["model"] = spec.model
-            if spec.context_window is not None:
-                shown["contextWindow"] = spec.context_window
-            models.append(shown)
+            shown = described(self._model(name).spec)
+            models.append({"name": name, **shown, "default": name == self.rt.default_model})
         return {"models": models}
 
     # -- watching ---------------------------------------------------------------------------------------------------

@@ -18,14 +18,14 @@ from contextlib import aclosing
 from typing import Any
 
 from sojourn.core.errors import Aborted, ModelError, SojournError, StorageError
-from sojourn.models.base import ModelAnswer, ModelDelta, ModelNotice, ModelRequest, ModelReset
+from sojourn.models.base import ModelAnswer, ModelDelta, ModelEvent, ModelNotice, ModelRequest, ModelReset
 from sojourn.store.records import CallRecord
 from sojourn.tools.base import ToolOutput
 
+from . import compaction, rounds, turns
 from . import events_out as out
-from . import rounds, turns
 from .ledger import Ledger
-from .passes import AskModel, Over, Pass, RunTools, Streamed, Todo, Wait
+from .passes import AskModel, Compact, Over, Pass, RunTools, Streamed, Todo, Wait
 from .runtime import Runtime
 from .toolset import run_tool
 
@@ -39,6 +39,8 @@ async def drive(rt: Runtime, p: Pass) -> None:
             match p.todo:
                 case AskModel():
                     p.todo = await _ask(rt, p, p.todo)
+                case Compact():
+                    p.todo = await _compact(rt, p, p.todo)
                 case RunTools():
                     p.todo = await _round(rt, p)
                 case Wait() | Over():
@@ -53,6 +55,7 @@ async def drive(rt: Runtime, p: Pass) -> None:
 
 async def leave_tools(p: Pass) -> None:
     """Cancels the tools at work in this process and waits for them."""
+    p.leaving = True
     tasks = list(p.running.values())
     for task in tasks:
         task.cancel()
@@ -92,6 +95,32 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
         p.asking = None
         await _cancel(answering)
     return await rt.write("model", lambda ledger: turns.answered(ledger, rt, p, answer, timing))
+
+
+async def _compact(rt: Runtime, p: Pass, todo: Compact) -> Todo:
+    """Has the conversation summed up. A stop ends it; what fails is told, and the turn is tried all the same."""
+
+    async def hear(event: ModelEvent, last: bool) -> None:
+        if isinstance(event, ModelDelta) and last and event.kind == "text":
+            _tell_delta(rt, p, todo.message_id, event)
+        elif isinstance(event, ModelReset) and p.streamed:
+            p.streamed.clear()
+            await rt.write("tell", lambda ledger: out.message_reset(ledger, p, todo.message_id, event.reason))
+        elif isinstance(event, ModelNotice):
+            await rt.write("tell", lambda ledger: out.notice(ledger, p, event))
+
+    plan = compaction.plan_for(p)
+    summing = asyncio.create_task(compaction.ask(p.model, plan, hear), name=f"summary {p.agent_id}")
+    try:
+        await _answered_or_stopped(p, summing)
+        if not summing.done():
+            await _cancel(summing)
+            return await rt.write("end", lambda ledger: stop(ledger, p))
+        asked = summing.result()
+    finally:
+        p.asking = None
+        await _cancel(summing)
+    return await rt.write("model", lambda ledger: turns.compacted(ledger, p, asked))
 
 
 async def _answered_or_stopped(p: Pass, answering: asyncio.Task[Any]) -> None:
@@ -154,7 +183,7 @@ def _tell_delta(rt: Runtime, p: Pass, message_id: str, delta: ModelDelta) -> Non
 
 async def _round(rt: Runtime, p: Pass) -> Todo:
     while isinstance(p.todo, RunTools):
-        for call in p.todo.start:
+        for call in () if p.stop_asked else p.todo.start:
             p.running[call.call_id] = asyncio.create_task(_run_call(rt, p, call), name=f"tool {call.call_id}")
         p.todo = RunTools()
         await p.wake.wait()
@@ -172,7 +201,10 @@ async def _round(rt: Runtime, p: Pass) -> Todo:
 
 
 def _advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo | None:
-    return rounds.advance(ledger, rt, p) if p.run.state == "executing_tools" else None
+    record = p.records(ledger)[1]
+    if p.run.state != "executing_tools" or record.stop_requested or not record.pass_open:
+        return None
+    return rounds.advance(ledger, rt, p)
 
 
 def _merge(p: Pass, todo: Todo | None) -> None:

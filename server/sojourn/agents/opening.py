@@ -142,6 +142,8 @@ def carry_on(
     p.sync_entries(ledger)
     if not forced:
         _check_something_to_do(ledger, p, agent)
+    if cause != "child":
+        _leave_finished_call(ledger, record)
     turns.start(ledger, p, cause, origin=origin)
     _tell_lost(ledger, p, agent, record, lost)
     if p.run.state == "executing_tools":
@@ -155,6 +157,17 @@ def carry_on(
         p.todo = ending.end(ledger, p, "paused")  # D5: what arrived is added, the rest is still owed
         return
     p.todo = turns.turn(ledger, p)
+
+
+def _leave_finished_call(ledger: Ledger, record: RunRecord) -> None:
+    """A child that is carried on by itself is shown in its parent's call only while that call is at work."""
+    if record.nested_agent_id is None or record.nested_call_id is None:
+        return
+    parent = ledger.tx.get(AgentRecord, record.nested_agent_id)
+    outer = ledger.active_run(parent) if parent is not None else None
+    call = ledger.call(record.nested_agent_id, record.nested_call_id)
+    if outer is None or not outer.pass_open or call is None or call.state != "dispatched":
+        record.nested_agent_id = record.nested_call_id = None
 
 
 def _tell_lost(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, lost: tuple[str, ...]) -> None:

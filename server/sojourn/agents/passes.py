@@ -43,6 +43,13 @@ class AskModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Compact:
+    """The model's window fills: have the conversation summed up, as message `message_id`, before the next turn."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunTools:
     """Start these (dispatched) calls; then wait for a result or a decision."""
 
@@ -61,7 +68,11 @@ class Over:
     reason: EndReason
 
 
-Todo = AskModel | RunTools | Wait | Over
+Todo = AskModel | Compact | RunTools | Wait | Over
+
+
+class Moved(Exception):
+    """The run or its agent changed between reading it and the transition: read again."""
 
 
 @dataclass(slots=True)
@@ -85,6 +96,10 @@ class Pass:
     model: Model
     tools: Mapping[str, Tool]
     max_depth: int = 0
+    compact_at: float = 0
+    """How full the model's window may get before the conversation is summed up; 0 = however full."""
+    compacted_at: int = 0
+    """How long the conversation was when that was last tried."""
     saved_messages: int = 0
     saved_model_calls: int = 0
     saved_entries: int = 0
@@ -98,6 +113,10 @@ class Pass:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     nudged: bool = False
     """A decision was made: the round must be looked at."""
+    loaded: tuple[int, int] | None = None
+    """The run's revision and the agent's message count when it was read from disk; None for a run that is new."""
+    leaving: bool = False
+    """Its tools are being left: what they still answer is recorded, and moves nothing on."""
     broken: StorageError | None = None
     """A result could not be committed: the driver gives up and leaves the run as it is on disk."""
     stop_asked: bool = False
@@ -118,6 +137,12 @@ class Pass:
     def records(self, ledger: Ledger) -> tuple[AgentRecord, RunRecord]:
         """The rows of the agent and of the run within a transition."""
         return ledger.rows(self.agent_id, self.run_id)
+
+    def check_current(self, ledger: Ledger) -> None:
+        """Raises `Moved` when the run went on since it was read from disk."""
+        agent, record = self.records(ledger)
+        if self.loaded is not None and self.loaded != (record.revision, agent.message_count):
+            raise Moved
 
     def save(self, ledger: Ledger) -> list[tuple[Message, bytes]]:
         """Writes what the run has grown by: new messages (answered with their JSON), model calls, entries.
@@ -243,6 +268,7 @@ def new_pass(rt: Runtime, agent: AgentRecord, record: RunRecord, run: AgentRun, 
         model_name=name,
         model=rt.model_of(name),
         tools=rt.toolset.tools_for(agent.agent_id, config),
+        compact_at=rt.limits.compact_at if config.compact_at is None else config.compact_at,
         saved_messages=len(run.messages),
         saved_model_calls=len(run.model_calls),
         saved_entries=len(run.entries),

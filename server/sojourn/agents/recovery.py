@@ -11,7 +11,7 @@ import logging
 from sojourn.core import events as ev
 from sojourn.core.agent import AgentConfig, ErrorInfo
 from sojourn.store.base import ReadTx
-from sojourn.store.records import CallRecord, InboxRecord, RunRecord
+from sojourn.store.records import AgentRecord, CallRecord, InboxRecord, RunRecord
 
 from . import ending, rounds
 from .ledger import Ledger
@@ -80,8 +80,7 @@ def _decided(tx: ReadTx, kept: set[str]) -> list[str]:
         run = tx.get(RunRecord, run_id)
         if run is None or run.agent_id is None:
             continue
-        states = {row.state for row in tx.find(CallRecord, run_id=run_id)}
-        if "approved" in states or not states & set(WAITS):
+        if tx.count(CallRecord, run_id=run_id, state="approved"):
             found.append(run.agent_id)
     return found
 
@@ -100,7 +99,7 @@ def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
         return False
     assert record.agent_id is not None
     agent = ledger.agent(record.agent_id)
-    rounds.close_approvals(ledger, agent, record, decision="stopped", by="stop")
+    _close_questions(ledger, agent, record)
     if record.streaming_message is not None:
         reset = ev.MessageReset(message_id=record.streaming_message, reason="restart")
         ledger.event(agent, reset, run=record)
@@ -112,6 +111,7 @@ def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
             kind="crashLoop",
             message=f"The daemon ended {record.crashes} times in a row during this run; it is not resumed by itself.",
         )
+        rounds.close_stored(ledger, agent, record)
         end = ending.agent_end(
             "failed", ending.stored_messages(ledger, agent, record), ending.stored_usage(record), error
         )
@@ -121,6 +121,14 @@ def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
     ledger.warning(agent, "runInterrupted", text, run=record)
     ending.close_record(ledger, agent, record, "interrupted", ending.interrupted_end(ledger, agent, record), error=None)
     return again
+
+
+def _close_questions(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
+    """Its question reaches nobody any more (its parent is gone): the call is not executed, and says so."""
+    rounds.close_approvals(ledger, agent, record, decision="stopped", by="stop")
+    for row in ledger.calls_of(record, state="awaiting_approval"):
+        row.state, row.result = "failed", rounds.text_result(rounds.UNASKED)
+        ledger.tx.update(row, "state", "result")
 
 
 async def unread_agents(rt: Runtime) -> list[str]:

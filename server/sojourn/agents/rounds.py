@@ -28,6 +28,9 @@ INTERRUPTED = (
 )
 NOT_STARTED = "Not started: the daemon stopped before this call's turn came."
 STOPPED = "Stopped by the user."
+UNASKED = (
+    "Not executed: the daemon stopped while this call waited for a decision, and the run that it worked for ended."
+)
 HAS_RESULT = ("preresolved", "returned", "pending", "resolved", "failed", "denied", "interrupted")
 
 
@@ -157,8 +160,9 @@ def show_waiting(ledger: Ledger, record: RunRecord) -> None:
     inner: RunRecord | None = record
     while inner is not None and inner.nested_agent_id:
         parent = ledger.agent(inner.nested_agent_id)
-        ledger.set_state(parent, "waiting", "approval")
         inner = ledger.active_run(parent)
+        if inner is not None and inner.pass_open:
+            ledger.set_state(parent, "waiting", "approval")
 
 
 def round_rows(ledger: Ledger, p: Pass) -> list[CallRecord]:
@@ -176,7 +180,8 @@ def advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
     at_work = bool(start) or bool(p.running)
     asked = any(row.state == "awaiting_approval" for row in rows)
     if at_work:
-        ledger.set_state(agent, *(("waiting", "approval") if asked else ("running", "tool")))
+        waits = asked or any(_child_waits(ledger, row) for row in rows)
+        ledger.set_state(agent, *(("waiting", "approval") if waits else ("running", "tool")))
         p.save(ledger)
         return RunTools(tuple(start))
     if not asked:
@@ -186,6 +191,13 @@ def advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
     ledger.set_state(agent, "waiting", "approval")
     p.save(ledger)
     return Wait()
+
+
+def _child_waits(ledger: Ledger, row: CallRecord) -> bool:
+    if row.child_agent_id is None or row.state != "dispatched":
+        return False
+    child = ledger.tx.get(AgentRecord, row.child_agent_id)
+    return child is not None and child.state == "waiting"
 
 
 def _dispatch(
@@ -218,6 +230,8 @@ def returned(ledger: Ledger, rt: Runtime, p: Pass, call_id: str, output: ToolOut
     if row is None or row.state != "dispatched":
         return None
     record_output(ledger, rt, agent, record, row, output)
+    if p.leaving or record.stop_requested or not record.pass_open:
+        return None  # whoever stops the run, or carries it on, uses the result
     return advance(ledger, rt, p)
 
 
@@ -280,6 +294,23 @@ def warn_interrupted(ledger: Ledger, agent: AgentRecord, record: RunRecord, row:
     text = f"The call {row.call_id!r} of {row.tool_name!r} was {'interrupted' if started else 'not started'}."
     code = "callInterrupted" if started else "callNotStarted"
     ledger.warning(agent, code, text, run=record, data={"callId": row.call_id, "toolName": row.tool_name})
+
+
+def close_stored(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
+    """Closes the open round of a run that ends without being loaded: from the rows, results in call order."""
+    machine = orjson.loads(record.machine)
+    open_round = machine.get("round")
+    for call in open_round["calls"] if open_round else ():
+        row = ledger.call(agent.agent_id, call["id"])
+        if row is None:
+            continue
+        if row.state not in HAS_RESULT:
+            interrupt(ledger, agent, record, row)
+        message = result_message(row, orjson.loads(row.result or "{}")).model_copy(
+            update={"message_id": f"msg-{agent.next_message}", "at": ledger.now}
+        )
+        agent.next_message += 1
+        ledger.show_message(agent, message, ledger.append_message(agent, message), run=record)
 
 
 def not_started(ledger: Ledger, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:

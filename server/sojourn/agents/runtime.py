@@ -15,7 +15,8 @@ import orjson
 
 from sojourn.core.agent import DEFAULT_MAX_TURNS, AgentConfig, Caller
 from sojourn.core.errors import AgentNotFound, InvalidParams, RequestIdReused, UnknownModel
-from sojourn.core.messages import MESSAGE, AssistantMessage, Message
+from sojourn.core.history import since_summary
+from sojourn.core.messages import MESSAGE, AssistantMessage, Message, SummaryMessage
 from sojourn.core.values import Value
 from sojourn.models.base import Model
 from sojourn.store.base import ReadTx, Store, Tx
@@ -23,7 +24,7 @@ from sojourn.store.records import AgentRecord, MessageRecord, RequestRecord
 
 from . import clock
 from ._faults import strike
-from .ledger import Ledger
+from .ledger import Ledger, message_json
 
 if TYPE_CHECKING:
     from .control import Control
@@ -46,6 +47,7 @@ class HubLimits:
     max_client_queue_bytes: int = 8 * 1024 * 1024
     max_result_bytes: int = 8 * 1024 * 1024
     max_inbox_items: int = 10_000
+    compact_at: float = 0.8
 
 
 @dataclass(slots=True)
@@ -62,6 +64,9 @@ class Conversation:
         self.messages.append(message)
         if isinstance(message, AssistantMessage):
             self.call_ids.update(call.id for call in message.calls)
+        elif isinstance(message, SummaryMessage):
+            self.tokens = sum(estimate_tokens(seen, message_json(seen)) for seen in since_summary(self.messages))
+            return
         self.tokens += estimate_tokens(message, body)
 
 

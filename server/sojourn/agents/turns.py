@@ -13,7 +13,7 @@ from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
 from sojourn.core.agent import Cause, Origin
 from sojourn.core.errors import Cancelled, MaxTurns, ModelError, RunFailed, SojournError
-from sojourn.core.messages import Part, TextPart, ToolCallPart
+from sojourn.core.messages import Part, TextPart, ToolCallPart, Usage
 from sojourn.core.run import (
     CallModel,
     CallTools,
@@ -23,9 +23,10 @@ from sojourn.core.run import (
     NeedsResolution,
 )
 from sojourn.models.base import ModelAnswer
+from sojourn.models.prices import priced
 from sojourn.store.records import AgentRecord, RunRecord
 
-from . import ending, mailbox, rounds
+from . import compaction, ending, mailbox, rounds
 from .children import nest_of
 from .ledger import Ledger
 from .passes import AskModel, Over, Pass, Todo
@@ -65,6 +66,8 @@ def turn(ledger: Ledger, p: Pass) -> Todo:
         data = {"limit": name, "value": value, "max": most}
         ledger.warning(agent, "limitReached", text, run=record, data=data)
         return ending.end(ledger, p, "paused")
+    if compaction.is_due(p):
+        return compaction.begin(ledger, p)
     try:
         step = p.run.next_step()
     except MaxTurns as error:
@@ -83,8 +86,7 @@ def turn(ledger: Ledger, p: Pass) -> Todo:
 
 
 def _budget(p: Pass) -> hot.WireEvent:
-    overhead = len(p.config.system_prompt or "") // 4 + 60 * len(p.tools)
-    return hot.context_budget(p.conversation.tokens + overhead, p.model.spec.context_window, 0)
+    return hot.context_budget(compaction.used_tokens(p), p.model.spec.context_window, 0)
 
 
 def _limit_reached(p: Pass) -> tuple[str, float, float] | None:
@@ -92,6 +94,8 @@ def _limit_reached(p: Pass) -> tuple[str, float, float] | None:
     if limits is None:
         return None
     usage = p.run.usage
+    if limits.cost is not None and usage.cost is not None and usage.cost >= limits.cost:
+        return "cost", usage.cost, limits.cost
     if limits.tokens is not None and usage.input_tokens + usage.output_tokens >= limits.tokens:
         return "tokens", usage.input_tokens + usage.output_tokens, limits.tokens
     spent = time.monotonic() - p.started_at
@@ -117,18 +121,20 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
     """The model has answered: its message is kept, its calls are gated and dispatched, or the run ends."""
     agent, record = p.records(ledger)
     message_id = record.streaming_message
-    assert message_id is not None
-    record.streaming_message, record.crashes = None, 0
+    if not record.pass_open or message_id is None:
+        return Over("stopped")  # it was ended while the model was asked
+    record.streaming_message = None
     p.streamed.clear()
-    ledger.event(agent, _stats(p, answer, timing), run=record)
-    ending.add_usage(agent, answer.usage)
+    usage = priced(answer.usage, p.model.spec.price)
+    ledger.event(agent, _stats(p, answer, usage, timing), run=record)
+    ending.add_usage(agent, usage)
     names = tuple(p.tools)
     try:
         step = _feed(
             p,
             ModelTurn(
                 content=own_ids(message_id, answer.content),
-                usage=answer.usage,
+                usage=usage,
                 finish_reason=answer.finish_reason,
                 message_id=message_id,
                 at=ledger.now,
@@ -207,12 +213,32 @@ def _failed(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, erro
 def model_failed(ledger: Ledger, p: Pass, error: Exception) -> Over:
     """The model could not answer: nothing of its answer is kept, the run ends as failed with the provider's words."""
     agent, record = p.records(ledger)
+    if not record.pass_open:
+        return Over("stopped")
     if record.streaming_message is not None:
         reset = ev.MessageReset(message_id=record.streaming_message, reason="cut")
         ledger.event(agent, reset, run=record)
         record.streaming_message = None
     p.run.abandon(error if isinstance(error, SojournError) else ModelError(str(error)))
     return _failed(ledger, p, agent, record, error)
+
+
+def compacted(ledger: Ledger, p: Pass, asked: compaction.Asked) -> Todo:
+    """The conversation was summed up, or could not be: the turn that waited for it begins."""
+    agent, record = p.records(ledger)
+    message_id = record.streaming_message
+    assert message_id is not None
+    record.streaming_message, record.crashes = None, 0
+    p.streamed.clear()
+    for call in compaction.count(ledger, agent, p.model, message_id, asked, run=record):
+        p.run.count_call(call)
+    before = compaction.used_tokens(p)
+    if asked.error is None:
+        p.run.inject([compaction.summary(ledger.tx, agent, message_id, asked)])
+        show(ledger, p, agent, record, message_id)
+    p.compacted_at = len(p.conversation.messages)
+    compaction.tell(ledger, agent, message_id, asked, before, compaction.used_tokens(p), run=record)
+    return turn(ledger, p)
 
 
 def stop_model_call(ledger: Ledger, p: Pass) -> Over:
@@ -239,13 +265,15 @@ def stop_model_call(ledger: Ledger, p: Pass) -> Over:
             ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
             p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))
         ledger.event(agent, hot.turn_end(p.run.turn), run=record)
+    elif message_id is not None:
+        ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
     return ending.end(ledger, p, "stopped")
 
 
-def _stats(p: Pass, answer: ModelAnswer, timing: Timing) -> hot.WireEvent:
+def _stats(p: Pass, answer: ModelAnswer, usage: Usage | None, timing: Timing) -> hot.WireEvent:
     return hot.generation_stats(
         answer.model or p.model_name,
-        answer.usage,
+        usage,
         duration_ms=timing.total_ms,
         first_token_ms=timing.first_token_ms,
         finish_reason=answer.finish_reason,

@@ -213,6 +213,11 @@ class RunDocument(BaseModel):
             answered = list({**self.round.preresolved, **self.round.answers}.values())
         return closed([*self.history, *self.messages, *answered])
 
+    def count_call(self, call: ModelCall) -> None:
+        """Counts a model call that is no turn of the run, such as the one that sums the conversation up."""
+        self.model_calls.append(call.model_copy(update={"index": len(self.model_calls)}))
+        self.usage += call.usage
+
     def append_entry(self, kind: str, value: Json, *, turn: int | None = None) -> int:
         """Keeps a record of the host's own, stamped with the turn; its position. Raises `InvalidParams`."""
         try:

@@ -17,6 +17,7 @@ from .messages import (
     LateResultMessage,
     Message,
     Part,
+    SummaryMessage,
     TextPart,
     ToolResultMessage,
 )
@@ -140,11 +141,21 @@ def since_summary(messages: Sequence[Message]) -> list[Message]:
     if last is None:
         return list(messages)
     following = list(messages[last + 1 :])
+    if (kept := kept_before(messages, last)) is not None:
+        return [messages[last], *(m for m in messages[kept:last] if m.role != "summary"), *following]
     start = next((n for n in range(last - 1, -1, -1) if messages[n].role == "assistant"), last)
     before = [m for m in messages[start:last] if m.role in ("assistant", "toolResult")]
     rest = takewhile(lambda message: message.role != "assistant", following)
     was_open = len(rounds([*before, *rest])[-1].unanswered) < len(rounds(before)[-1].unanswered)
     return [messages[last], *(before if was_open else ()), *following]
+
+
+def kept_before(messages: Sequence[Message], at: int) -> int | None:
+    """Where what the summary at position `at` keeps begins; None when it keeps nothing that is there."""
+    summary = messages[at]
+    if not isinstance(summary, SummaryMessage) or summary.kept_from is None:
+        return None
+    return next((n for n in range(at - 1, -1, -1) if messages[n].message_id == summary.kept_from), None)
 
 
 def late_heading(message: LateResultMessage) -> str:

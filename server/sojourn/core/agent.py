@@ -48,6 +48,7 @@ class AgentConfig(Value):
     approvals: dict[str, Policy] | None = None
     limits: Limits | None = None
     sampling: dict[str, Any] | None = None
+    compact_at: StrictFloat | None = Field(default=None, ge=0, le=1)
     cwd: str | None = None
 
     def over(self, base: AgentConfig) -> AgentConfig:

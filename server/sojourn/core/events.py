@@ -91,6 +91,7 @@ class GenerationStats(Value):
     output_tokens: int | None = None
     cached_input_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cost: float | None = None
     duration_ms: int
     time_to_first_token_ms: int | None = None
     finish_reason: FinishReason

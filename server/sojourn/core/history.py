@@ -10,7 +10,7 @@ What holds in every projection:
   result without its call is left out, doubled ids are told apart by position;
 - what the inbox brought, late results included, stands as a user turn after the round, a late result under a line that
   names its call (two results under one id never reach a provider);
-- everything before the last summary is left out, but no round is cut;
+- everything before the last summary is left out, but what it keeps (`kept_from`), and no round is cut;
 - empty content is padded, arguments are a JSON object, names and ids have the provider's form;
 - what only a provider understands goes back to it unchanged and to no other (`opaque`, see below);
 - nothing that was said in words is lost.
@@ -49,7 +49,7 @@ from ._history_dialects import (
     WireIds,
     wire_name,
 )
-from ._history_turns import Turns, since_summary
+from ._history_turns import Turns, late_heading, since_summary
 from ._history_wire import RENDERERS
 from .messages import Message
 
@@ -63,7 +63,9 @@ __all__ = [
     "Dialect",
     "IdMap",
     "Projection",
+    "late_heading",
     "project",
+    "since_summary",
     "wire_name",
 ]
 

@@ -50,6 +50,8 @@ def generation_stats(
             event["cachedInputTokens"] = usage.cached_input_tokens
         if usage.reasoning_tokens is not None:
             event["reasoningTokens"] = usage.reasoning_tokens
+        if usage.cost is not None:
+            event["cost"] = usage.cost
     event["durationMs"] = duration_ms
     if first_token_ms is not None:
         event["timeToFirstTokenMs"] = first_token_ms

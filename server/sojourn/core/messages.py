@@ -90,12 +90,16 @@ FinishReason = Literal["stop", "length", "toolCalls", "contentFilter", "refusal"
 
 
 class Usage(Value):
-    """Tokens of one model call or of many; input includes cached; an absent field was not reported."""
+    """Tokens of one model call or of many; input includes cached; an absent field was not reported.
+
+    `cost` is there where the config says what the model's tokens cost, in whatever currency it says it.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cost: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -103,6 +107,7 @@ class Usage(Value):
             output_tokens=self.output_tokens + other.output_tokens,
             cached_input_tokens=_add(self.cached_input_tokens, other.cached_input_tokens),
             reasoning_tokens=_add(self.reasoning_tokens, other.reasoning_tokens),
+            cost=self.cost if other.cost is None else round((self.cost or 0) + other.cost, 10),
         )
 
 
@@ -166,10 +171,14 @@ class LateResultMessage(_Message):
 
 
 class SummaryMessage(_Message):
-    """Stands for everything before it in what the model sees; nothing is deleted."""
+    """Stands for everything before it in what the model sees; nothing is deleted.
+
+    `kept_from` is the id of a message before it: that one and what follows it are seen as well, after the summary.
+    """
 
     role: Literal["summary"] = "summary"
     content: tuple[InputPart, ...]
+    kept_from: str | None = None
 
 
 Message = Annotated[

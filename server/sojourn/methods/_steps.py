@@ -23,7 +23,7 @@ class StepCall(Value):
 
     id: str
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | str
 
 
 class PendingToolCall(Value):

@@ -118,6 +118,20 @@ class ResumeParams(Mutating):
     wait: StrictBool = True
 
 
+class CompactParams(Mutating):
+    """Which agent."""
+
+    agent_id: AgentId
+
+
+class Compacted(Result):
+    """About how much the model has to read before and after; no `messageId` when there was nothing to sum up."""
+
+    message_id: str | None = None
+    tokens_before: int
+    tokens_after: int
+
+
 class StopParams(Mutating):
     """Which agent."""
 
@@ -308,6 +322,16 @@ async def resume(session: Session, params: ResumeParams) -> Any:
     return await session.hub.resume(
         session.caller(params, "agent/resume"), params.agent_id, run=params.run, wait=params.wait, session=session
     )
+
+
+@method("agent/compact", params=CompactParams, result=Compacted)
+async def compact(session: Session, params: CompactParams) -> Any:
+    """Has the model sum up the conversation, which then stands for it in what the model sees; nothing is deleted.
+
+    Only between rounds: with an active pass, or in the middle of a tool round, `agentBusy`. A run does it by itself
+    when the model's window fills (`compactAt`).
+    """
+    return await session.hub.compact(session.caller(params, "agent/compact"), params.agent_id)
 
 
 @method("agent/stop", params=StopParams, result=Stopped)

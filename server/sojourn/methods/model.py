@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ._table import Params, Result, Session, method
 
@@ -12,13 +12,24 @@ class ListParams(Params):
 
 
 class ModelEntry(Result):
-    """A model as configured; never a secret. `default` marks the one that agents without a `model` use."""
+    """A model as configured; never a secret. `default` marks the one that agents without a `model` use.
+
+    `images`, `tools`, `reasoning` and `structuredOutput` say what its protocol carries; whether the model itself can is
+    known to its server only. `reasoning`: its thoughts go back to it in later turns. `structuredOutput` is the
+    strongest form.
+    """
 
     name: str
     backend: str
     model: str | None = None
     base_url: str | None = None
+    dialect: str | None = None
     context_window: int | None = None
+    images: bool | None = None
+    tools: bool | None = None
+    reasoning: bool | None = None
+    structured_output: Literal["json_schema", "json_object", "none"] | None = None
+    prices: bool = False
     default: bool = False
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import orjson
 
+from sojourn.core.history import since_summary
 from sojourn.core.messages import (
     ImagePart,
     OtherPart,
     Part,
     ResourcePart,
-    SummaryMessage,
     TextPart,
     ToolCallPart,
 )
@@ -31,7 +31,7 @@ def estimate_tokens(request: ModelRequest) -> int:
     total = _text_bytes(request.system or "")
     for tool in request.tools:
         total += CALL_BYTES + _text_bytes(tool.name + tool.description) + len(orjson.dumps(tool.input_schema))
-    for message in reversed(request.messages):
+    for message in since_summary(request.messages):
         total += MESSAGE_BYTES
         for part in message.content:
             if type(part) is TextPart:  # nearly every part; a call per part would double the cost
@@ -39,8 +39,6 @@ def estimate_tokens(request: ModelRequest) -> int:
                 total += len(text) if text.isascii() else _text_bytes(text)
             else:
                 total += _part_bytes(part)
-        if type(message) is SummaryMessage:
-            break
     return -(-total // BYTES_PER_TOKEN)
 
 

@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol
 
 from sojourn.core.messages import FinishReason, Message, Part, ToolChoice, ToolSpec, Usage
 
+from .prices import Price
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
@@ -32,6 +34,7 @@ class ModelSpec:
     extra: Mapping[str, Any] = field(default_factory=dict)
     script: str | None = None
     dialect: str | None = None
+    price: Price | None = None
 
 
 @dataclass(frozen=True, slots=True)
