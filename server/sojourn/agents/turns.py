@@ -62,7 +62,7 @@ def turn(ledger: Ledger, p: Pass) -> Todo:
     limit = _limit_reached(p)
     if limit is not None:
         name, value, most = limit
-        text = f"The run reached its limit {name!r}: {value} of {most}. Resume it to go on."
+        text = f"The run reached its limit {name!r}: {value} of {most}. Raise the limit and resume it to go on."
         data = {"limit": name, "value": value, "max": most}
         ledger.warning(agent, "limitReached", text, run=record, data=data)
         return ending.end(ledger, p, "paused")
