@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,19 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_typed_calls_are_those_of_the_table() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "scripts/generate_client.py"), "--check"])
     assert done.returncode == 0, "run `python scripts/generate_client.py`"
-
-
-def test_every_method_of_the_protocol_has_a_typed_call() -> None:
-    class Nobody(Api):
-        async def call(self, method: str, params: object = None) -> object:
-            raise NotImplementedError
-
-    api = Nobody()
-    for name in METHODS:
-        space, slash, verb = name.partition("/")
-        if slash and not name.startswith("$"):
-            snake = "".join(f"_{char.lower()}" if char.isupper() else char for char in verb)
-            assert callable(getattr(getattr(api, space), "import_" if verb == "import" else snake)), name
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
@@ -48,3 +38,29 @@ def test_every_public_name_is_there() -> None:
         assert getattr(sojourn_client, name)
     with pytest.raises(AttributeError):
         _ = sojourn_client.nothing
+
+
+class Sent(Exception):
+    """What a typed call would have sent."""
+
+
+class Recorder(Api):
+    async def call(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
+        raise Sent(method, params)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", [name for name in METHODS if "/" in name and not name.startswith("$")])
+async def test_a_typed_call_sends_its_method_with_the_wires_own_names(name: str) -> None:
+    space, verb = name.split("/")
+    snake = "".join(f"_{char.lower()}" if char.isupper() else char for char in verb)
+    call = getattr(getattr(Recorder(), space), "import_" if verb == "import" else snake)
+    fields = {field: info.alias for field, info in METHODS[name].params.model_fields.items() if field != "meta"}
+    assert set(inspect.signature(call).parameters) == set(fields)
+    with pytest.raises(Sent) as sent:
+        await call(**dict.fromkeys(fields, "x"))
+    assert sent.value.args == (name, dict.fromkeys(fields.values(), "x"))
+    required = {field for field, info in METHODS[name].params.model_fields.items() if info.is_required()}
+    with pytest.raises(Sent) as sent:
+        await call(**dict.fromkeys(required, "x"))
+    assert set(sent.value.args[1]) == {fields[field] for field in required}

@@ -116,7 +116,7 @@ def loaded(daemon: DaemonProcess, *arguments: str) -> set[str]:
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=daemon.env,
+        env={key: value for key, value in daemon.env.items() if not key.startswith("COVERAGE_")},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

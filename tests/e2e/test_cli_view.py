@@ -1,0 +1,107 @@
+"""What a person sees of an agent's events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sojourn.cli._show import one_line, printable
+from sojourn.cli._view import View
+
+APPROVAL = {"approvalId": "p", "toolName": "rm", "args": {"path": "/"}}
+DECIDED = {**APPROVAL, "decision": {"decision": "deny", "by": "me", "reason": "no"}}
+
+
+def text(words: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": words}]
+
+
+def delta(words: str, kind: str = "text") -> dict[str, Any]:
+    return {"type": "messageDelta", "messageId": "m", "part": 0, "kind": kind, "offset": 0, "text": words}
+
+
+def said(words: str, role: str = "assistant") -> dict[str, Any]:
+    return {"type": "messageEnd", "message": {"messageId": "m", "role": role, "content": text(words)}}
+
+
+def nested(event: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "nested", "toolCallId": "c", "event": event}
+
+
+def ended(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "toolExecEnd", "toolCallId": "c", "toolName": "t", "result": {"content": text(words), **more}}
+
+
+@pytest.mark.parametrize(
+    ("events", "screen"),
+    [
+        pytest.param([delta("Hel"), delta("lo"), said("Hello")], "Hello\n", id="streamed text is not said twice"),
+        pytest.param([said("Hello")], "Hello\n", id="a replayed message is said whole"),
+        pytest.param([delta("hm", "reasoning"), delta("{", "toolArguments")], "", id="only text is streamed"),
+        pytest.param([said("hi", "user")], "> hi\n", id="a user"),
+        pytest.param([nested(delta("x")), nested(said("child"))], "  ↳ child\n", id="a child is told when it is done"),
+        pytest.param(
+            [delta("bad"), {"type": "messageReset", "messageId": "m", "reason": "retry"}, delta("good"), said("good")],
+            "bad\n… what stands above is void; the answer starts again\ngood\n",
+            id="a retry",
+        ),
+        pytest.param(
+            [{"type": "toolExecStart", "toolCallId": "c", "toolName": "t", "args": {"a": 1}}],
+            '· t {"a": 1}\n',
+            id="a tool starts",
+        ),
+        pytest.param(
+            [{"type": "toolExecProgress", "toolCallId": "c", "text": "half", "fraction": 0.5}],
+            "  50% half\n",
+            id="progress",
+        ),
+        pytest.param([ended("ok\nmore")], "✓ t: ok more\n", id="a result"),
+        pytest.param([ended("no", isError=True)], "✗ t: no\n", id="a failure"),
+        pytest.param([ended("later", pending=True)], "… t: later\n", id="a placeholder"),
+        pytest.param([{**ended("real"), "type": "toolResolved"}], "✓ t: real\n", id="a late result"),
+        pytest.param(
+            [{"type": "approvalRequested", "approval": APPROVAL}],
+            '? rm {"path": "/"} waits for a decision: sojourn approve p\n',
+            id="an approval",
+        ),
+        pytest.param([{"type": "approvalResolved", "approval": DECIDED}], "! rm: deny by me: no\n", id="a decision"),
+        pytest.param(
+            [{"type": "inboxQueued", "item": {"kind": "result", "callId": "c"}}],
+            "→ a result for c is in the inbox\n",
+            id="a result in the inbox",
+        ),
+        pytest.param([{"type": "inboxQueued", "item": {"kind": "message"}}], "", id="a message in the inbox"),
+        pytest.param([{"type": "warning", "code": "x", "message": "Mind."}], "! Mind.\n", id="a warning"),
+        pytest.param(
+            [{"type": "paused", "pending": [{"toolName": "t", "callId": "c"}], "approvals": [APPROVAL]}],
+            "paused; waits for t (c), a decision about rm\n",
+            id="a pause",
+        ),
+        pytest.param([{"type": "agentEnd", "reason": "done"}], "", id="an end as it should be"),
+        pytest.param(
+            [delta("x"), {"type": "agentEnd", "reason": "failed", "error": {"kind": "k", "message": "Boom."}}],
+            "x\nfailed: Boom.\n",
+            id="a failed end",
+        ),
+        pytest.param([{"type": "somethingNew"}], "", id="an event of a newer daemon"),
+        pytest.param([delta("\x1b[31mred\x07"), said("")], "[31mred\n", id="nothing moves the cursor"),
+    ],
+)
+def test_an_event_on_the_screen(events: list[dict[str, Any]], screen: str, capsys: pytest.CaptureFixture[str]) -> None:
+    view = View(all_on_stdout=True)
+    for event in events:
+        view.show_wire({"agentId": "a", "event": event})
+    assert capsys.readouterr() == (screen, "")
+
+
+def test_for_a_pipe_only_the_answer_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    view = View(all_on_stdout=False, own_prompts=False)
+    for event in (said("hi", "user"), delta("An"), ended("ok"), delta("swer"), said("Answer")):
+        view.show_wire({"agentId": "a", "event": event})
+    assert capsys.readouterr() == ("Answer\n", "✓ t: ok\n")
+
+
+def test_text_from_outside_is_cut_and_cleaned() -> None:
+    assert one_line("a\n b\tc" + "d" * 200, 10) == "a b cdddd…"
+    assert printable("a\x00b\x9bc\nd\t") == "abc\nd\t"
