@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -40,13 +40,16 @@ def register(app: typer.Typer) -> None:
     command(app)(doctor)
 
 
-async def doctor(options: Options, *, json: JsonFlag = False) -> int:
+ModelsFlag = Annotated[bool, typer.Option("--models", help="Also ask each model for one word.")]
+
+
+async def doctor(options: Options, *, json: JsonFlag = False, models: ModelsFlag = False) -> int:
     """Checks config, state, socket, daemon, models and tools, and says what to do. Exit code 1 when something is wrong.
 
-    Sends nothing to any model, and starts nothing.
+    Starts nothing, and sends nothing to any model unless --models asks for it: then each gets one cheap request.
     """
     wrong = 0
-    async for finding in _findings(options):
+    async for finding in _findings(options, ask_models=models):
         wrong += not finding.ok
         if json:
             json_line({key: value for key, value in asdict(finding).items() if value is not None})
@@ -57,7 +60,7 @@ async def doctor(options: Options, *, json: JsonFlag = False) -> int:
     return Exit.ERROR if wrong else Exit.DONE
 
 
-async def _findings(options: Options) -> AsyncIterator[Finding]:
+async def _findings(options: Options, *, ask_models: bool) -> AsyncIterator[Finding]:
     place = options.place
     yield Finding("version", True, f"Sojourn {__version__} on Python {sys.version.split()[0]}")
     config = None
@@ -70,7 +73,9 @@ async def _findings(options: Options) -> AsyncIterator[Finding]:
         yield finding
     yield await _daemon(options)
     if config is not None:
-        for finding in (*_models(config), *_tools(config)):
+        async for finding in _models(config, ask=ask_models):
+            yield finding
+        for finding in _tools(config):
             yield finding
 
 
@@ -133,12 +138,22 @@ async def _daemon(options: Options) -> Finding:
     return Finding("daemon", True, said)
 
 
-def _models(config: Config) -> Iterator[Finding]:
+async def _models(config: Config, *, ask: bool) -> AsyncIterator[Finding]:
     for name, spec in config.model_specs().items():
         default = ", the default" if name == config.daemon.default_model else ""
         label = f"{name} ({spec.backend}{default})"
         wrong, advice = _script_fault(spec) if spec.backend == "scripted" else _key_fault(spec)
-        yield Finding("model", not wrong, f"{label}: {wrong}" if wrong else label, advice or None)
+        if ask and not wrong:
+            yield await _tried(spec, label)
+        else:
+            yield Finding("model", not wrong, f"{label}: {wrong}" if wrong else label, advice or None)
+
+
+async def _tried(spec: ModelSpec, label: str) -> Finding:
+    from sojourn.models.trial import try_model
+
+    trial = await try_model(spec)
+    return Finding("model", not trial.advice, f"{label}: {trial.said}", trial.advice or None)
 
 
 def _script_fault(spec: ModelSpec) -> tuple[str, str]:
