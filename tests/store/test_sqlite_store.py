@@ -23,6 +23,7 @@ from sojourn.store.records import (
     EventRecord,
     InboxRecord,
     MessageRecord,
+    MetaRecord,
     Record,
     RunRecord,
 )
@@ -383,3 +384,15 @@ async def test_the_loop_is_free_while_the_disk_works(store: SqliteStore, record_
     await watching
     record_property("loop_lag_p99_ms", round(sorted(lags)[len(lags) * 99 // 100] * 1000, 2))
     assert await store.read(lambda tx: tx.count(EventRecord)) == 2000
+
+
+async def test_a_query_sees_every_transition_that_was_given_before_it(store: SqliteStore) -> None:
+    for number in range(50):
+        writing = asyncio.ensure_future(store.write(lambda tx, n=number: tx.put(MetaRecord(f"n{n}", "x"))))
+        await asyncio.sleep(0)
+        assert await store.read(lambda tx, n=number: tx.get(MetaRecord, f"n{n}")) is not None
+        await writing
+        abandoned = asyncio.ensure_future(store.write(lambda tx, n=number: tx.put(MetaRecord(f"m{n}", "x"))))
+        await asyncio.sleep(0)
+        abandoned.cancel()
+        assert await store.read(lambda tx, n=number: tx.get(MetaRecord, f"m{n}")) is not None

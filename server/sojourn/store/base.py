@@ -108,7 +108,7 @@ class Store(Protocol):
         ...
 
     async def read(self, query: Callable[[ReadTx], T]) -> T:
-        """Answers a query from a consistent view that holds every transition acknowledged before the call."""
+        """Answers a query from a consistent view that holds every transition given to the store before the call."""
         ...
 
     def on_commit(self, listener: Callable[[list[Any]], None]) -> None:

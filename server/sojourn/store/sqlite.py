@@ -12,6 +12,7 @@ import asyncio
 import logging
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,6 +47,9 @@ class SqliteStore(Listeners):
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._connections: dict[int, sqlite3.Connection] = {}
         self._closing: asyncio.Future[None] | None = None
+        self._given = self._delivered = 0
+        """How many transitions were given to the writer, and how many of them came back."""
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @classmethod
     async def open(cls, state_dir: Path, *, durability: Durability = "full") -> SqliteStore:
@@ -66,13 +70,23 @@ class SqliteStore(Listeners):
         """See `Store.write`."""
         self._refuse_when_closed()
         future: asyncio.Future[T] = self._loop.create_future()
+        self._given += 1
         self._writer.queue.put(Job(transition, future))
         return await future
 
     async def read(self, query: Callable[[ReadTx], T]) -> T:
         """See `Store.read`."""
         self._refuse_when_closed()
+        if self._delivered < self._given:
+            await self._caught_up()
+            self._refuse_when_closed()
         return await self._loop.run_in_executor(self._readers, self._answer, query)
+
+    async def _caught_up(self) -> None:
+        """Returns when every transition that was given before was committed or failed."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((self._given, waiter))
+        await waiter
 
     def stats(self) -> StoreStats:
         """See `Store.stats`; `bytes` counts the file and its log."""
@@ -131,3 +145,8 @@ class SqliteStore(Listeners):
                 job.future.set_result(job.result)
             else:
                 job.future.set_exception(job.error)
+        self._delivered += len(batch.jobs)
+        while self._waiting and self._waiting[0][0] <= self._delivered:
+            _, waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
