@@ -19,7 +19,7 @@ demo: .venv/ready  ## The main job, offline: kill the daemon in the middle, lose
 	@$(BIN)/sojourn demo
 
 test: .venv/ready  ## All tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: .venv/ready  ## What CI runs: format, lint, types, import contracts, docs, tests with coverage
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ./scripts/check

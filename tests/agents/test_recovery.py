@@ -273,10 +273,6 @@ async def test_a_run_that_is_given_up_after_three_crashes_in_a_tool_round_leaves
             async with asyncio.timeout(5):
                 while len(slow.ran) <= life:
                     await asyncio.sleep(0)
-                while len(quick.ran) <= life or not h.hub.rt.live["a"].running.keys() == {"msg-2-call-2"}:
-                    if life:
-                        break
-                    await asyncio.sleep(0)
     async with house("fine", path=tmp_path, tools=[quick, slow]) as h:
         end = (await h.stored_events())[-1]
         assert (end["reason"], end["error"]["kind"]) == ("failed", "crashLoop")
