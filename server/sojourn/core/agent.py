@@ -22,7 +22,7 @@ ClientId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 
 
 class Limits(Value):
-    """Limits of one run by name; absent = none. Reaching one pauses or refuses with that name (D14)."""
+    """Limits of one run by name; absent = none. Reaching one pauses or refuses with that name."""
 
     tokens: StrictInt | None = Field(default=None, ge=1)
     cost: StrictFloat | None = Field(default=None, gt=0)

@@ -161,7 +161,7 @@ class ToolResultMessage(_Message):
 
 
 class LateResultMessage(_Message):
-    """The real result of a pending call, as it came later. Never a second result under one id at a provider (D2)."""
+    """The real result of a pending call, as it came later. Never a second result under one id at a provider."""
 
     role: Literal["lateResult"] = "lateResult"
     call_id: str
