@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from command_page import command_markdown
+
 from sojourn.methods._markdown import protocol_markdown
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES: dict[str, Callable[[], str]] = {"protocol.md": protocol_markdown}
+PAGES: dict[str, Callable[[], str]] = {"protocol.md": protocol_markdown, "command-line.md": command_markdown}
 
 
 def main(arguments: list[str]) -> int:
