@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from command_page import command_markdown
-
+from sojourn.cli._page import command_markdown
 from sojourn.methods._markdown import protocol_markdown
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer.main
 
-from sojourn.cli._commands import app
+from ._commands import app
 
 HEAD = """\
 # The command line
