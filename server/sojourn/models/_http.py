@@ -181,7 +181,7 @@ class Wire:
             )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError | httpx.PoolTimeout):
             return self.peer.error(
-                f"cannot be reached at {self.base_url}: {error or type(error).__name__}.",
+                f"cannot be reached at {self.base_url}: {str(error).rstrip('.') or type(error).__name__}.",
                 retryable=not isinstance(error.__cause__, ssl.SSLCertVerificationError),
                 reason="connectionFailed",
             )
