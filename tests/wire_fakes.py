@@ -146,12 +146,13 @@ def _enter_waiting() -> None:
     async def inline(session: Any, params: Anything) -> None:
         await asyncio.sleep(0)
 
-    @method("test/shielded", params=Anything, result=None)
-    async def shielded(session: Any, params: Anything) -> Any:
-        with anyio.CancelScope(shield=True):
+    @method("test/tidying", params=Anything, result=None)
+    async def tidying(session: Any, params: Anything) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
             await session.hub.gate.wait()
             session.hub.seen.append("kept")
-        return {"value": params.value}
 
     @method("test/stubborn", params=Anything, result=None)
     async def stubborn(session: Any, params: Anything) -> Any:

@@ -44,9 +44,9 @@ async def test_a_handler_that_fails_while_it_is_cancelled_is_answered_as_cancell
     assert [answer["error"]["code"] for answer in await wire.barrier()] == [-32800]
 
 
-async def test_a_shielded_part_is_finished_before_the_cancelled_request_is_answered(served: Daemon) -> None:
+async def test_a_cancelled_handler_may_tidy_up_before_its_request_is_answered(served: Daemon) -> None:
     wire = await served.connect()
-    wire.send(request(1, "test/shielded"))
+    wire.send(request(1, "test/tidying"))
     assert await wire.barrier() == []
     wire.send(cancel(1))
     assert await wire.barrier() == []

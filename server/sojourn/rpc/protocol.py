@@ -4,8 +4,8 @@ pygls keeps its message and error classes and its place as the protocol object; 
 writing are overridden, because the stock ones leave malformed requests unanswered, send tracebacks and share one table
 of ids between both directions. `tests/rpc/test_pygls_contract.py` pins the private names used here.
 
-Rules: handlers start in the order of arrival. One cancel scope and one task a request, owned here. Whatever is wrong
-with a message costs that message only.
+Rules: handlers start in the order of arrival. One task a request, owned here. Whatever is wrong with a message costs
+that message only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import anyio
 from lsprotocol.types import CANCEL_REQUEST, ResponseError
 from pydantic import ValidationError
 from pygls import exceptions as rpc
@@ -73,7 +72,6 @@ class SojournProtocol(JsonRPCProtocol):
         self._batch: Batch | None = None
         self._next_id = FIRST_OWN_ID
         self._own: dict[int, asyncio.Future[Any]] = {}
-        self._scope: type[anyio.CancelScope] | None = None
         self._loop = asyncio.get_running_loop()
         self._largest = self._limits.max_client_queue_bytes
 
@@ -202,19 +200,19 @@ class SojournProtocol(JsonRPCProtocol):
 
     async def _serve(self, request: Request, method: Method, model: Params) -> None:
         CURRENT.set(request)
-        if self._scope is None:
-            # The concrete class behind anyio's: looking the backend up costs as much as the scope itself.
-            self._scope = type(anyio.CancelScope())
-        request.scope = scope = self._scope()
         body: bytes | None = None
         try:
-            with scope:
-                if not request.cancelled and not request.abandoned:
-                    result = await method.handler(self.session, model)
-                    body = result_body(request.id, result, limit=self._largest)
+            if not request.stopped:
+                request.working = True
+                result = await method.handler(self.session, model)
+                body = result_body(request.id, result, limit=self._largest)
+        except asyncio.CancelledError:
+            if _by_others(request):
+                raise
         except Exception as error:  # noqa: BLE001 (the wire boundary: every failure becomes an answer)
             if not request.cancelled:
                 body = error_body(request.id, unwrap(error))
+        request.working = False
         if body is None or request.cancelled:
             body = error_body(request.id, _cancelled(request))
         if self.outbox.full_of_answers:
@@ -337,6 +335,12 @@ def _validated(method: Method, params: Json) -> Params:
         return method.params.__pydantic_validator__.validate_python(params, by_name=False)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise invalid_params(error, method.params, params, of=method.name) from None
+
+
+def _by_others(request: Request) -> bool:
+    """Whether a request's task was cancelled by somebody besides `Request.stop`, whose own cancelling is settled."""
+    task = request.task
+    return task is not None and (task.uncancel() if request.stopped else task.cancelling()) > 0
 
 
 def _cancelled(request: Request) -> rpc.JsonRpcException:

@@ -5,33 +5,37 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 
-import anyio
-
 from .answers import Id
 
 
 class Request:
     """A request under way; without an id a notification, which is not answered.
 
-    `scope` is set once its task runs; `cancelled`: by its client, `abandoned`: as that left.
+    `working`: its handler is at work, and may be cancelled; `cancelled`: by its client, `abandoned`: as that left.
     """
 
-    __slots__ = ("abandoned", "batch", "cancelled", "id", "scope", "task")
+    __slots__ = ("abandoned", "batch", "cancelled", "id", "task", "working")
 
     def __init__(self, id: Id, batch: Batch | None) -> None:
         self.id = id
         self.batch = batch
         self.cancelled = False
         self.abandoned = False
-        self.scope: anyio.CancelScope | None = None
+        self.working = False
         self.task: asyncio.Task[None] | None = None
 
     def stop(self, *, by_client: bool) -> None:
         """Cancels what it does; it is answered all the same."""
+        told = self.stopped
         self.cancelled = self.cancelled or by_client
         self.abandoned = self.abandoned or not by_client
-        if self.scope:
-            self.scope.cancel()
+        if self.working and not told and self.task and self.task is not asyncio.current_task():
+            self.task.cancel()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is to end without a result."""
+        return self.cancelled or self.abandoned
 
 
 class Batch:
