@@ -495,6 +495,26 @@ async def test_mistral_is_not_asked_for_usage() -> None:
     assert "stream_options" not in body
 
 
+IMAGES_OUT: list[tuple[Any, list[tuple[str, str | None, str | None]]]] = [
+    ("data:image/png;base64,iVBORw0KGgo=", [("image/png", "iVBORw0KGgo=", None)]),
+    ("https://example.org/a.png", [("image/*", None, "https://example.org/a.png")]),
+    ("data:text/html;base64,aGk=", []),
+    ("data:image/png;base64,%%%", []),
+    ("file:///etc/passwd", []),
+    (7, []),
+]
+
+
+@pytest.mark.parametrize(("url", "found"), IMAGES_OUT)
+@pytest.mark.parametrize("form", ["images", "content"])
+async def test_images_that_the_model_makes_are_parts_of_its_answer(url: Any, found: Any, form: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": url}}
+    heard = await heard_of(sse(delta(content="Here: "), delta(**{form: [image]}), delta("stop")))
+    assert text_in(heard) == "Here: "
+    images = [part for part in heard.answer.content if part.type == "image"]
+    assert [(part.mime_type, part.data, part.uri) for part in images] == found
+
+
 async def test_images_are_sent() -> None:
     data = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
     body, _ = await body_sent(asked(user((TextPart(text="look"), ImagePart(mime_type="image/png", data=data)))))

@@ -8,6 +8,7 @@ other half arrives, so no delta ever carries text that cannot be encoded.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -16,7 +17,7 @@ from typing import Any, Literal, NoReturn
 import orjson
 
 from sojourn.core.errors import InvalidParams
-from sojourn.core.messages import OtherPart, Part, ReasoningPart, RefusalPart, TextPart, ToolCallPart
+from sojourn.core.messages import ImagePart, OtherPart, Part, ReasoningPart, RefusalPart, TextPart, ToolCallPart
 from sojourn.core.values import Json, clean
 
 from .base import ModelDelta
@@ -84,7 +85,9 @@ class CallSlot:
         return text.endswith("}") and isinstance(parse_arguments(text), dict)
 
 
-Slot = TextSlot | CallSlot | OtherPart
+_DATA_URL = re.compile(r"data:(image/[a-z.+-]+);base64,([A-Za-z0-9+/]+={0,2})")
+
+Slot = TextSlot | CallSlot | OtherPart | ImagePart
 
 
 class AnswerBuilder:
@@ -143,11 +146,18 @@ class AnswerBuilder:
         """A block that only the provider understands."""
         self.slots.append(OtherPart(provider=self.provider, data=clean(data)))
 
+    def add_image(self, url: str) -> None:
+        """An image that the model made, as a data URL or an address; anything else is passed over."""
+        if found := _DATA_URL.fullmatch(url):
+            self.slots.append(ImagePart(mime_type=found[1], data=found[2]))
+        elif url.startswith(("https://", "http://")):
+            self.slots.append(ImagePart(mime_type="image/*", uri=clean(url)))
+
     def flush(self) -> list[ModelDelta]:
         """The deltas of what was still held back. Ask for it once, before `content`."""
         deltas: list[ModelDelta] = []
         for position, slot in enumerate(self.slots):
-            told = slot.stream.flush() if not isinstance(slot, OtherPart) else ""
+            told = "" if isinstance(slot, OtherPart | ImagePart) else slot.stream.flush()
             if told and isinstance(slot, TextSlot):
                 deltas.append(ModelDelta(position, _delta_kind(slot.kind), told))
             elif told:
@@ -163,10 +173,10 @@ class AnswerBuilder:
 
     def said_bytes(self) -> int:
         """How many bytes of text the answer is, reasoning and arguments included."""
-        return sum(len(slot.stream.text.encode()) for slot in self.slots if not isinstance(slot, OtherPart))
+        return sum(len(slot.stream.text.encode()) for slot in self.slots if not isinstance(slot, OtherPart | ImagePart))
 
-    def _part(self, slot: TextSlot | OtherPart) -> Part:
-        if isinstance(slot, OtherPart):
+    def _part(self, slot: TextSlot | OtherPart | ImagePart) -> Part:
+        if isinstance(slot, OtherPart | ImagePart):
             return slot
         if slot.kind == "refusal":
             return RefusalPart(text=slot.stream.text)

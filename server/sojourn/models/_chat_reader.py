@@ -133,6 +133,7 @@ class ChatReader:
         content = delta.get("content")
         deltas += self._blocks(content) if isinstance(content, list) else build.add_text("text", _text(content))
         deltas += build.add_text("refusal", _text(delta.get("refusal")))
+        self._images(delta.get("images"))
         calls = delta.get("tool_calls")
         if isinstance(calls, list):
             deltas += self._calls.add(calls)
@@ -152,9 +153,17 @@ class ChatReader:
                 for piece in pieces:
                     text = piece.get("text") if isinstance(piece, dict) else piece
                     deltas += self._builder.add_text("reasoning", _text(text))
+            elif block.get("type") == "image_url":
+                self._images([block])
             else:
                 deltas += self._builder.add_text("text", _text(block.get("text")))
         return deltas
+
+    def _images(self, images: Json) -> None:
+        """Images that the model made, as OpenRouter and others give them."""
+        for image in images if isinstance(images, list) else ():
+            held = image.get("image_url") if isinstance(image, dict) else None
+            self._builder.add_image(_text(held.get("url") if isinstance(held, dict) else held))
 
     def _finish_reason(self) -> FinishReason:
         said = _FINISH.get(self._finish or "stop", "other")
