@@ -226,10 +226,17 @@ class Ledger:
         origin: Origin | None = None,
     ) -> int:
         """Appends an event (value, wire form or JSON) with ancestors' `nested` rows; its seq."""
-        body = _event_json(event)
-        kind = event["type"] if isinstance(event, dict) else _type_of(body)
-        self._append(agent, body, kind, run=run, origin=origin, ref=None)
-        seq = agent.last_seq
+        if isinstance(event, dict):
+            body, kind = orjson.dumps(event), event["type"]
+        else:
+            body = event if isinstance(event, bytes) else event.json_bytes()
+            kind = _type_of(body)
+        agent.last_seq = seq = agent.last_seq + 1
+        run_id = run.run_id if run else None
+        told_by = _origin_json(origin) if origin else None
+        record = EventRecord(agent.agent_id, seq, self.now, body.decode(), run_id, told_by)
+        self._events.append(record)
+        self.tx.publish(Published(record, kind, body))
         if run is not None and run.nested_agent_id:
             self._tell_ancestors(agent, body, kind, run)
         return seq
@@ -241,34 +248,20 @@ class Ledger:
             parent = self.agent(inner.nested_agent_id)
             body = nested_json(inner.nested_call_id, body)
             outer = self.active_run(parent)
-            self._append(
-                parent, body, kind, run=outer, origin=None, ref=(child.agent_id, child.last_seq, inner.nested_call_id)
+            parent.last_seq += 1
+            record = EventRecord(
+                agent_id=parent.agent_id,
+                seq=parent.last_seq,
+                at=self.now,
+                body="",
+                run_id=outer.run_id if outer else None,
+                ref_agent_id=child.agent_id,
+                ref_seq=child.last_seq,
+                ref_call_id=inner.nested_call_id,
             )
+            self._events.append(record)
+            self.tx.publish(Published(record, kind, body))
             child, inner = parent, outer
-
-    def _append(
-        self,
-        agent: AgentRecord,
-        body: bytes,
-        kind: str,
-        *,
-        run: RunRecord | None,
-        origin: Origin | None,
-        ref: tuple[str, int, str] | None,
-    ) -> None:
-        agent.last_seq += 1
-        record = EventRecord(
-            agent.agent_id,
-            agent.last_seq,
-            self.now,
-            "" if ref else body.decode(),
-            run.run_id if run else None,
-            _origin_json(origin) if origin else None,
-        )
-        if ref:
-            record.ref_agent_id, record.ref_seq, record.ref_call_id = ref
-        self._events.append(record)
-        self.tx.publish(Published(record, kind, body))
 
     def warning(
         self, agent: AgentRecord, code: str, message: str, *, run: RunRecord | None = None, data: Any = None
@@ -326,12 +319,6 @@ class Ledger:
             self.tx.put(record)
         elif fields:
             self.tx.update(record, *fields)
-
-
-def _event_json(event: Value | WireEvent | bytes) -> bytes:
-    if isinstance(event, bytes):
-        return event
-    return orjson.dumps(event) if isinstance(event, dict) else event.json_bytes()
 
 
 def _type_of(body: bytes) -> str:

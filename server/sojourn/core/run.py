@@ -414,14 +414,14 @@ class AgentRun(RunDocument):
 
     def _record(self, *messages: Message) -> None:
         self.messages.extend(messages)
-        if self._ids is not None:
-            self._ids.update(call_ids(messages))
+        if (ids := self._ids) is not None:
+            ids.update(call_ids(messages))
 
     def _known_ids(self) -> set[str]:
         # Read once from the conversation, then kept up to date: a turn costs no more in a longer conversation.
-        if self._ids is None:
-            self._ids = set(call_ids([*self.history, *self.messages]))
-        return self._ids
+        if (ids := self._ids) is None:
+            ids = self._ids = set(call_ids([*self.history, *self.messages]))
+        return ids
 
     def _round(self) -> Round:
         assert self.round is not None
