@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sojourn.core.errors import InvalidParams
 from sojourn.core.history import DEEPSEEK, MISTRAL, OPENAI_CHAT, Dialect
 
-from ._http import base_url_of
+from ._addresses import base_url_of
 from .base import ModelSpec
 
 OPENAI_URL = "https://api.openai.com/v1"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sojourn.core.errors import InvalidParams, ModelError
+from sojourn.core.errors import ModelError
 
 from ._proxies import route_to
 from ._secrets import ApiKey
@@ -234,22 +234,6 @@ class Wire:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
-
-
-def base_url_of(spec: ModelSpec, default: str) -> str:
-    """The address of a model's server. Raises `InvalidParams` when it is none."""
-    url = spec.base_url or default
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise InvalidParams(
-            f"The model {spec.name!r} has the base URL {url!r}; give one like 'http://127.0.0.1:11434/v1'.",
-            field="base_url",
-        )
-    return url.rstrip("/")
 
 
 async def _pieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:

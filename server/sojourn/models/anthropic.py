@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 from sojourn.core.history import ANTHROPIC, Dialect, project, wire_name
 from sojourn.core.messages import ToolChoice
 
+from ._addresses import base_url_of
 from ._anthropic_reader import AnthropicReader
 from ._assemble import AnswerBuilder
-from ._http import Auth, Wire, base_url_of
+from ._http import Auth, Wire
 from ._http_model import HttpModel
 from ._request import advertised, encode_body, sampling_fields
 from ._wire_errors import Peer

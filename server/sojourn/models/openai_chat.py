@@ -6,11 +6,12 @@ before it is no answer, and nothing of it is kept.
 
 from __future__ import annotations
 
+from ._addresses import base_url_of
 from ._assemble import AnswerBuilder
 from ._chat_dialects import OPENAI_URL, dialect_of
 from ._chat_reader import ChatReader
 from ._chat_request import chat_body
-from ._http import Wire, base_url_of
+from ._http import Wire
 from ._http_model import HttpModel
 from ._request import advertised
 from ._wire_errors import Peer

@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 from sojourn.core.history import OPENAI_RESPONSES, Dialect, project, wire_name
 from sojourn.core.messages import ToolChoice
 
+from ._addresses import base_url_of
 from ._assemble import AnswerBuilder
-from ._http import Wire, base_url_of
+from ._http import Wire
 from ._http_model import HttpModel
 from ._request import OUTPUT_NAME, advertised, encode_body, sampling_fields
 from ._responses_reader import ResponsesReader
