@@ -342,3 +342,27 @@ async def test_a_decision_acknowledged_right_before_a_kill_is_carried_out_after_
             outcome = await h.hub.wait("a", None)
         assert (outcome.reason, outcome.output) == ("done", "after all")
         assert tool.ran == [{}]
+
+
+async def test_nobody_is_asked_about_a_call_whose_arguments_cannot_run() -> None:
+    schema = {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}
+    tool = gated(schema=schema)
+    async with house([call("deploy", to=5)], [call("deploy", to="prod")], "done", tools=[tool]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("approvalRequested")
+        assert len(h.model.requests) == 2, "the model read why and called again"
+        result = h.model.requests[1].messages[-1]
+        assert "5 is not of type 'string'" in result.content[0].text  # type: ignore[union-attr]
+        await h.decide((await h.approvals())[0]["approvalId"])
+        await running
+        assert tool.ran == [{"to": "prod"}]
+
+
+async def test_a_schema_that_cannot_be_used_stops_nothing() -> None:
+    tool = gated(schema={"type": "object", "properties": {"to": {"$ref": "#/nowhere"}}})
+    async with house([call("deploy", to=5)], "done", tools=[tool]) as h:
+        running, approval = await asked(h)
+        await h.decide(approval["approvalId"], "edit", arguments={"to": 6})
+        await running
+        assert tool.ran == [{"to": 6}]

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from sojourn.core.agent import AgentConfig, Caller
-from sojourn.core.approvals import Approval, Decision, args_sha256
+from sojourn.core.approvals import Approval, Decision, args_sha256, misfit
 from sojourn.core.errors import AlreadyDecided, ApprovalNotFound, InvalidParams, StorageError
 from sojourn.core.messages import InputPart
 from sojourn.core.run import RunEntry
@@ -106,13 +106,12 @@ def _check(rt: Runtime, ledger: Ledger, row: ApprovalRecord, decision: str, argu
     tool = rt.toolset.tools_for(row.agent_id, config).get(call.tool_name)
     if tool is None:
         return
-    import jsonschema
-
-    validator = jsonschema.validators.validator_for(tool.info.spec.input_schema)(tool.info.spec.input_schema)
-    for error in validator.iter_errors(arguments):
-        place = ".".join(["arguments", *(str(step) for step in error.absolute_path)])
+    fault = misfit(arguments, tool.info.spec.input_schema)
+    if fault is not None:
+        place, why = fault
         raise InvalidParams(
-            f"The edited arguments do not fit the schema of {call.tool_name!r}: {error.message}.", field=place
+            f"The edited arguments do not fit the schema of {call.tool_name!r}: {why}.",
+            field=f"arguments.{place}" if place else "arguments",
         )
 
 

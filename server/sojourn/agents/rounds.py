@@ -12,7 +12,7 @@ import orjson
 
 from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
-from sojourn.core.approvals import Approval, Decision, PathStep, Policy, args_sha256, policy_of
+from sojourn.core.approvals import Approval, Decision, PathStep, Policy, args_sha256, misfit, policy_of
 from sojourn.core.errors import Cancelled
 from sojourn.core.run import PendingToolCall
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, RunRecord
@@ -93,6 +93,10 @@ def _gate(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: C
         row.state, row.result = "failed", text_result(f"The tool {row.tool_name!r} is not available any more.")
     elif policy == "deny":
         row.state, row.result = "denied", text_result(f"Denied by policy: {row.tool_name!r} may not run.")
+    elif policy == "ask" and (fault := misfit(orjson.loads(row.args), p.tools[row.tool_name].info.spec.input_schema)):
+        place, why = fault
+        text = f"Not executed, nobody was asked: the arguments do not fit the schema of {row.tool_name!r}: {why}"
+        row.state, row.result = "failed", text_result(f"{text} (at {place!r})." if place else f"{text}.")
     elif policy == "ask" and on_approval(p, record) == "deny":
         row.state = "denied"
         row.result = text_result(f"Denied: {row.tool_name!r} needs an approval and this agent asks nobody.")

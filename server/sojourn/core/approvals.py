@@ -60,6 +60,23 @@ def args_sha256(args: Json) -> str:
     return hashlib.sha256(orjson.dumps(args, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
+def misfit(arguments: Json, schema: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Where the arguments of a call do not fit its tool's schema, as `a.b`, and why; None when they fit.
+
+    A schema that cannot be used (a broken reference) fits everything: the tool itself judges.
+    """
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+    from referencing.exceptions import Unresolvable
+
+    try:
+        for error in validator_for(schema)(schema).iter_errors(arguments):
+            return ".".join(str(step) for step in error.absolute_path), error.message
+    except (SchemaError, Unresolvable, RecursionError):
+        return None
+    return None
+
+
 def policy_of(tool_name: str, approvals: Mapping[str, Policy], own: Policy) -> Policy:
     """The policy of a call: `approvals[name]`, else `approvals["*"]`, else the tool's own."""
     return approvals.get(tool_name) or approvals.get("*") or own
