@@ -161,7 +161,7 @@ class RowCache:
         """The whole row was written, or read."""
         kind = type(record)
         if kind in self.KINDS:
-            self._rows[kind, *(getattr(record, name) for name in kind.TABLE.key)] = row
+            self._rows[kind, *(row[place] for place in columns_of(kind).key)] = row
             if len(self._rows) > self._keep:
                 del self._rows[next(iter(self._rows))]
 
@@ -271,7 +271,7 @@ class SqliteTx(SqliteReadTx):
         self.published.append(item)
 
     def _write(self, sql: str, row: tuple[Any, ...], bodies: tuple[int, ...]) -> int:
-        quoted = []
+        quoted: list[dict[str, bytes]] = []
         for i in bodies:
             text = row[i]
             if isinstance(text, str) and must_pack(text) and (packed := pack(text)) is not None:
