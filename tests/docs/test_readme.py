@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from sojourn_client.testing import DaemonProcess, make_daemon
 
@@ -34,13 +36,14 @@ def test_the_ten_line_session_loses_nothing(make_daemon: Callable[..., DaemonPro
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
 
+    env = {**daemon.env, "PATH": f"{Path(sys.executable).parent}:{daemon.env['PATH']}"}
     install, prompt, ps, kill, again, resolve, last = session()
     assert install == "pip install ."
     agent = ""
     assert "Started build job 1 of website" in run(prompt)
     agent = run(ps).split()[0]
-    assert kill.startswith("kill -9")
-    daemon.kill9()
+    subprocess.run(["sh", "-ec", kill], env=env, timeout=30, check=True)
+    assert daemon.wait() == -9
     assert again.startswith("sojourn serve --detach &&")
     daemon.start()
     assert "1 pending call" in run(again.partition(" && ")[2])
@@ -50,11 +53,11 @@ def test_the_ten_line_session_loses_nothing(make_daemon: Callable[..., DaemonPro
 
 def test_the_python_lines_run(make_daemon: Callable[..., DaemonProcess]) -> None:
     daemon = make_daemon().start()
-    lines = re.search(r"```python\nfrom sojourn_client import connect\n\n(.*?)```", README, re.DOTALL)
-    assert lines
-    program = "import asyncio\nfrom sojourn_client import connect\nasync def main():\n"
-    program += textwrap.indent(lines[1], "    ") + "asyncio.run(main())\n"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=daemon.env)
+    program = re.search(r"```python\n(import asyncio\n.*?)```", README, re.DOTALL)
+    assert program
+    done = subprocess.run(
+        [sys.executable, "-c", program[1]], capture_output=True, text=True, timeout=60, env=daemon.env
+    )
     assert done.returncode == 0, done.stderr
     assert "Started build job 1 of website" in done.stdout
     library = re.search(r"```python\nfrom sojourn import AgentRun\n.*?```", README, re.DOTALL)
@@ -62,3 +65,15 @@ def test_the_python_lines_run(make_daemon: Callable[..., DaemonProcess]) -> None
     namespace: dict[str, object] = {}
     exec(library[0].removeprefix("```python").removesuffix("```"), namespace)  # the README's own code
     assert '"state":"awaiting_model"' in str(namespace["saved"])
+
+
+@pytest.mark.skipif(shutil.which("nc") is None, reason="nc is not installed")
+def test_the_line_for_a_bare_socket_is_answered(make_daemon: Callable[..., DaemonProcess]) -> None:
+    daemon = make_daemon().start()
+    command = re.search(r"```console\n\$ (echo .*?)```", README, re.DOTALL)
+    assert command
+    env = {**daemon.env, "PATH": f"{Path(sys.executable).parent}:{daemon.env['PATH']}"}
+    done = subprocess.run(["sh", "-ec", command[1]], capture_output=True, text=True, timeout=30, env=env)
+    if "usage" in done.stderr.lower() or "invalid option" in done.stderr:
+        pytest.skip("this nc knows no -N")
+    assert '"agents":[]' in done.stdout.splitlines()[-1].replace(" ", "")

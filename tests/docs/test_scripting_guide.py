@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +53,23 @@ def test_the_shell_commands_run(daemon: DaemonProcess) -> None:
     assert "itemId" in run(push.replace("AGENT", agent[1]))
 
 
-@pytest.mark.skipif(shutil.which("socat") is None, reason="socat is not installed")
 def test_the_bare_socket_answers_lines(daemon: DaemonProcess) -> None:
-    env = {**daemon.env, "SOJOURN_SOCKET": str(daemon.socket)}
+    where = daemon.run("socket").stdout.strip()
+    lines = [line.strip(" \\'") for line in SHELL[2].splitlines()[1:4]]
+    with socket.socket(socket.AF_UNIX) as plain:
+        plain.settimeout(30)
+        plain.connect(where)
+        plain.sendall("".join(f"{line}\n" for line in lines).encode())
+        plain.shutdown(socket.SHUT_WR)
+        with plain.makefile() as answers:
+            found = {message.get("id"): message for message in map(json.loads, answers)}
+    assert found[3]["result"]["reason"] == "done", found
+    assert found[3]["result"]["output"]
+
+
+@pytest.mark.skipif(shutil.which("socat") is None, reason="socat is not installed")
+def test_the_line_for_a_bare_socket_works_in_a_shell(daemon: DaemonProcess) -> None:
+    env = {**daemon.env, "PATH": f"{Path(sys.executable).parent}:{daemon.env['PATH']}"}
     done = subprocess.run(["sh", "-ec", SHELL[2]], capture_output=True, text=True, timeout=60, env=env)
     assert done.returncode == 0, done.stderr
-    assert '"id":3' in done.stdout.splitlines()[-1].replace(" ", "")
+    assert "result" in json.loads(done.stdout.splitlines()[-1])

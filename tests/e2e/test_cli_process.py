@@ -189,3 +189,12 @@ def test_the_demo_passes_and_its_last_line_is_the_verdict(make_daemon: Make) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("PASSED")
     assert time.monotonic() - begun < 90
+
+
+def test_the_pid_and_the_socket_are_told_for_scripts(make_daemon: Make) -> None:
+    daemon = make_daemon()
+    assert daemon.run("socket").stdout == f"{daemon.socket}\n"
+    none = daemon.run("pid")
+    assert (none.returncode, none.stdout) == (3, "")
+    daemon.start()
+    assert daemon.run("pid").stdout == f"{daemon.pid}\n"
