@@ -312,6 +312,21 @@ def test_the_version_is_told(cli: Cli) -> None:
     assert cli("--version").out == f"sojourn {__version__}\n"
 
 
+def test_the_pid_is_read_where_the_system_does_not_tell_it(
+    cli: Cli, served: DaemonProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("socket.SO_PEERCRED", raising=False)
+    assert cli("pid").out == f"{served.pid}\n"
+    where = served.state_dir / "daemon.json"
+    told = where.read_text()
+    where.unlink()
+    try:
+        unknown = cli("pid")
+    finally:
+        where.write_text(told)
+    assert (unknown.code, unknown.out) == (1, "")
+
+
 def test_every_command_takes_the_three_options(cli: Cli) -> None:
     commands = ["serve", "shutdown", "prompt", "attach", "ps", "stop", "events", "approvals", "approve", "call"]
     commands += ["protocol", "doctor", "demo", "connect", "inbox push", "inbox list", "run list", "run step"]

@@ -198,3 +198,29 @@ def test_the_pid_and_the_socket_are_told_for_scripts(make_daemon: Make) -> None:
     assert (none.returncode, none.stdout) == (3, "")
     daemon.start()
     assert daemon.run("pid").stdout == f"{daemon.pid}\n"
+
+
+def test_doctor_says_what_the_running_daemon_has_not_read(make_daemon: Make) -> None:
+    daemon = make_daemon().start()
+    assert daemon.run("doctor").returncode == 0
+    daemon.config.write_text('[models.next]\nbackend = "openai-chat"\nmodel = "m"\napi_key_env = "NEXT_KEY"\n')
+    done = daemon.run("doctor", env={"NEXT_KEY": "k", "SOJOURN__LIMITS__TOOL_CONCURRENCY": "2"})
+    assert done.returncode == 1
+    wanted = ["config.toml was changed", "does not know the model next", "starts it anew"]
+    wanted += ["$NEXT_KEY", "$SOJOURN__LIMITS__TOOL_CONCURRENCY"] if sys.platform == "linux" else []
+    assert [word for word in wanted if word not in done.stdout] == []
+    unknown = daemon.run("prompt", "hello", "--new", "--model", "next")
+    assert unknown.returncode == 1
+    assert "'next'" in unknown.stderr
+    assert "sojourn shutdown" in unknown.stderr
+
+
+def test_doctor_names_a_model_that_only_the_running_daemon_has(make_daemon: Make) -> None:
+    daemon = make_daemon(config='[models.old]\nbackend = "scripted"\nscript = "builtin:demo"\n').start()
+    daemon.config.write_text("")
+    assert "still has the model old" in daemon.run("doctor").stdout
+
+
+def test_doctor_compares_the_default_model(make_daemon: Make) -> None:
+    daemon = make_daemon(config='[models.other]\nbackend = "scripted"\nscript = "builtin:demo"\n').start()
+    assert "default model is " in daemon.run("doctor", env={"SOJOURN__DAEMON__DEFAULT_MODEL": "other"}).stdout

@@ -24,6 +24,8 @@ from sojourn_client import DaemonNotRunning, DaemonStartFailed, RpcError, connec
 from sojourn_client._launch import Place
 from sojourn_client.client import Client
 
+from ._behind import UNKNOWN
+
 
 class Exit(IntEnum):
     """What the shell is told."""
@@ -132,7 +134,8 @@ def run_app(app: typer.Typer) -> int:
         say(str(error))
         return Exit.NO_DAEMON
     except RpcError as error:
-        say(error.message)
+        configured = error.kind == "unknownModel" or (error.data or {}).get("field") == "config.preset"
+        say(f"{error.message} {UNKNOWN}" if configured else error.message)
         return Exit.ERROR
     except (OSError, DaemonStartFailed, Failure) as error:
         say(str(error))

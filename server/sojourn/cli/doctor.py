@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,8 @@ from sojourn_client import DaemonNotRunning, RpcError
 from sojourn_client._launch import Place
 
 from ._app import Exit, JsonFlag, Options, client, command
+from ._behind import RESTART, differences
+from ._peer import listener
 from ._show import console, json_line
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ async def _findings(options: Options, *, ask_models: bool) -> AsyncIterator[Find
             config = found
     for finding in (*_state(Path(place.state_dir)), *_socket(place)):
         yield finding
-    yield await _daemon(options)
+    for finding in await _daemon(options, config):
+        yield finding
     if config is not None:
         async for finding in _models(config, ask=ask_models):
             yield finding
@@ -120,19 +123,26 @@ def _socket(place: Place) -> Iterator[Finding]:
     yield Finding("socket", True, f"{path}{short}")
 
 
-async def _daemon(options: Options) -> Finding:
+async def _daemon(options: Options, config: Config | None) -> list[Finding]:
+    behind: list[str] = []
     try:
         async with client(options, reconnect_s=0) as daemon:
             status = await daemon.call("server/status")
+            if config is not None:
+                pid = listener(options.place)
+                behind = await differences(daemon, config, uptime_s=status["uptimeS"], pid=pid)
     except DaemonNotRunning:
-        return Finding("daemon", True, "none runs; `sojourn prompt`, `attach` and `connect` start one")
+        return [Finding("daemon", True, "none runs; `sojourn prompt`, `attach` and `connect` start one")]
     except (RpcError, OSError) as error:
-        return Finding(
-            "daemon", False, f"it does not answer as it should: {error}", "sojourn shutdown, then try again."
-        )
+        advice = "`sojourn shutdown`, then try again."
+        return [Finding("daemon", False, f"it does not answer as it should: {error}", advice)]
+    return [_life(options, status), *(Finding("daemon", False, one, RESTART) for one in behind)]
+
+
+def _life(options: Options, status: dict[str, Any]) -> Finding:
     said = f"Sojourn {status['version']}, {status['agents']} agents, {status['activeRuns']} active runs"
     if status["version"] != __version__:
-        return Finding("daemon", False, said, "sojourn shutdown; the next command starts this version.")
+        return Finding("daemon", False, said, "`sojourn shutdown`; the next command starts this version.")
     if status["state"] != "ready":
         return Finding("daemon", False, f"{said}, {status['state']}", f"Its log says why: {options.place.state_dir}.")
     return Finding("daemon", True, said)

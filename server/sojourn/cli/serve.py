@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json as jsonlib
 import os
-import socket as _socket
-import struct
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from sojourn_client import ConnectionLost
-from sojourn_client._launch import Place, dial
 
 from ._app import Failure, Options, client, command, say
+from ._peer import listener
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +66,7 @@ async def shutdown(
     now: Annotated[bool, typer.Option("--now", help="Do not wait for runs to come to a point of rest.")] = False,
 ) -> None:
     """Saves everything and ends the daemon; returns when it has ended."""
-    process = _listener(options.place)
+    process = listener(options.place)
     async with client(options, reconnect_s=0) as daemon:
         with contextlib.suppress(ConnectionLost):  # It may be gone before its answer is here.
             await daemon.call("server/shutdown", {"mode": "now" if now else "drain"})
@@ -82,7 +78,7 @@ async def shutdown(
 
 def pid(options: Options) -> None:
     """Prints the process id of the daemon that runs."""
-    process = _listener(options.place)
+    process = listener(options.place)
     if process is None:
         raise Failure("A daemon runs, but neither the system nor its state directory tells its process id.")
     print(process)
@@ -91,23 +87,6 @@ def pid(options: Options) -> None:
 def socket(options: Options) -> None:
     """Prints the path of the socket, whether a daemon runs or not."""
     print(options.place.path)
-
-
-def _listener(place: Place) -> int | None:
-    """The process that listens on the socket. Raises `DaemonNotRunning`."""
-    with dial(place) as probe:
-        if hasattr(_socket, "SO_PEERCRED"):
-            credentials = probe.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, struct.calcsize("3i"))
-            return int(struct.unpack("3i", credentials)[0])
-    return _written(place)
-
-
-def _written(place: Place) -> int | None:
-    """The process that wrote `daemon.json`, which may have been killed since."""
-    try:
-        return int(jsonlib.loads(Path(place.state_dir, "daemon.json").read_text())["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _alive(pid: int) -> bool:

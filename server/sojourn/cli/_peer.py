@@ -1,0 +1,27 @@
+"""Which process the daemon is: the kernel knows who listens on the socket; where it does not tell, `daemon.json` does."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from pathlib import Path
+
+from sojourn_client._launch import Place, dial
+
+
+def listener(place: Place) -> int | None:
+    """The process that listens on the socket. Raises `DaemonNotRunning`."""
+    with dial(place) as probe:
+        if hasattr(socket, "SO_PEERCRED"):
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            return int(struct.unpack("3i", credentials)[0])
+    return _written(place)
+
+
+def _written(place: Place) -> int | None:
+    """The process that wrote `daemon.json`, which may have been killed since."""
+    try:
+        return int(json.loads(Path(place.state_dir, "daemon.json").read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
