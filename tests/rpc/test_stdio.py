@@ -139,7 +139,7 @@ async def test_it_is_gone_when_its_clients_process_is(start: Start, how: str) ->
     parent.wait()
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 1, 0, -1, 2**62, None])
+@pytest.mark.parametrize("pid", [os.getpid(), 1, 0, -1, 2**62, None], ids=["us", "1", "0", "-1", "huge", "none"])
 async def test_a_client_that_is_not_known_to_be_dead_is_left_alone(start: Start, pid: int | None) -> None:
     wire = await start(processId=pid)
     await asyncio.sleep(0.7)
