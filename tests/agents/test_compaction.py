@@ -160,6 +160,33 @@ async def test_it_can_be_turned_off(setting: str) -> None:
         assert len(brain.turns[-1].messages) == 11
 
 
+async def test_what_the_provider_counted_wins_over_the_estimate() -> None:
+    """A tokenizer that makes more of a text than its length tells: the window is full long before the estimate says."""
+    brain = Brain(window=10**9)
+
+    def counting(request: ModelRequest) -> Any:
+        if request.system == INSTRUCTIONS:
+            return brain(request)
+        usage = Usage(input_tokens=4 * Brain.size(request), output_tokens=5)
+        return ModelAnswer(parts("yes"), "stop", usage)
+
+    async def stream(request: ModelRequest) -> AsyncIterator[Any]:
+        answer = counting(request)
+        if isinstance(answer, ModelAnswer):
+            yield answer
+        else:
+            async for event in answer:
+                yield event
+
+    async with small_house(stream) as h:
+        await h.agent()
+        for n in range(2):
+            await h.prompt(f"prompt {n}: {words(110)}")
+        assert [m["role"] for m in await h.messages()].count("summary") == 1
+        budgets = [e["usedTokens"] for e in h.client.events() if e["type"] == "contextBudget"]
+        assert budgets[0] < 400
+
+
 async def test_an_agent_s_own_threshold_wins() -> None:
     brain = Brain()
     async with small_house(brain, limits=HubLimits(compact_at=1.0)) as h:

@@ -85,8 +85,13 @@ class Asked:
 
 
 def used_tokens(p: Pass) -> int:
-    """About how many tokens the next request takes."""
-    return p.conversation.tokens + len(p.config.system_prompt or "") // BYTES_PER_TOKEN + 60 * len(p.tools)
+    """About how many tokens the next request takes: by its length, or more if the provider counted more so far."""
+    seen = p.conversation
+    guessed = seen.tokens + len(p.config.system_prompt or "") // BYTES_PER_TOKEN + 60 * len(p.tools)
+    if seen.counted <= seen.counted_at:
+        return guessed
+    since = (seen.tokens - seen.counted_at) * seen.counted // max(1, seen.counted_at)
+    return max(guessed, seen.counted + since)
 
 
 def is_due(p: Pass) -> bool:

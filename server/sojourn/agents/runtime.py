@@ -58,6 +58,10 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)
     tokens: int = 0
     call_ids: set[str] = field(default_factory=set)
+    counted: int = 0
+    """How many tokens the provider counted, up to and with its last answer; 0 when it did not say."""
+    counted_at: int = 0
+    """What `tokens` was then."""
 
     def add(self, message: Message, body: bytes) -> None:
         """Appends a message that was just stored as `body`."""
@@ -65,9 +69,12 @@ class Conversation:
         if isinstance(message, AssistantMessage):
             self.call_ids.update(call.id for call in message.calls)
         elif isinstance(message, SummaryMessage):
+            self.counted = 0
             self.tokens = sum(estimate_tokens(seen, message_json(seen)) for seen in since_summary(self.messages))
             return
         self.tokens += estimate_tokens(message, body)
+        if isinstance(message, AssistantMessage) and message.usage is not None:
+            self.counted, self.counted_at = message.usage.input_tokens + message.usage.output_tokens, self.tokens
 
 
 def estimate_tokens(message: Message, body: bytes) -> int:
