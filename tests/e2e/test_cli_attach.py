@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -50,9 +51,10 @@ class Terminal:
             assert left > 0, f"{words!r} did not come; there is: {self.text[self._seen :]!r}"
             if select.select([self._fd], [], [], left)[0]:
                 try:
-                    self.text += os.read(self._fd, 65536).decode(errors="replace")
+                    data = os.read(self._fd, 65536).decode(errors="replace")
                 except OSError:
                     raise AssertionError(f"{words!r} did not come before the end: {self.text!r}") from None
+                self.text += re.sub(r"\x1b\[[0-9;]*m", "", data)
         found, self._seen = self.text[self._seen : at], at + len(words)
         return found
 
@@ -96,8 +98,8 @@ def test_attach_shows_what_was_said_and_sends_what_is_typed(daemon: DaemonProces
         terminal.until("Hello!")
         terminal.until("/quit")
         terminal.type("what time is it\n")
-        terminal.until("> what time is it")
-        terminal.until("✓ demo_time")
+        terminal.until("you> what time is it\r\n")
+        assert "what time is it" not in terminal.until("✓ demo_time")
         terminal.until("It is 2")
         terminal.type("/quit\n")
         assert terminal.process.wait(10) == 0
@@ -113,12 +115,12 @@ def test_an_approval_is_asked_about_and_decided_at_the_prompt(daemon: DaemonProc
         terminal.type("e not json\n")
         terminal.until("JSON object")
         terminal.type('e {"target": "staging"}\n')
-        terminal.until("demo_deploy: edit by cli")
+        terminal.until("demo_deploy: approved with other arguments by cli")
         terminal.until("Deployed staging.")
         terminal.type("deploy the shop\n")
         terminal.until("Allow demo_deploy")
         terminal.type("n not on a friday\n")
-        terminal.until("demo_deploy: deny by cli: not on a friday")
+        terminal.until("demo_deploy: denied by cli: not on a friday")
         terminal.type("\x04")
         assert terminal.process.wait(10) == 0
 
@@ -132,9 +134,11 @@ def test_an_approval_that_was_open_before_is_asked_about_and_may_be_decided_else
     with at(daemon, "attach", "a") as terminal:
         terminal.until("Allow demo_deploy")
         wire.call("approval/decide", {"approvalId": approval, "decision": "approve"})
-        terminal.until("approve by other")
+        terminal.until("approved by other")
         terminal.until("Deployed site.")
-        terminal.type("/nothing to resume, but said\n")
+        terminal.type("/nothing such\n")
+        terminal.until("There is no /nothing")
+        terminal.type("//nothing but said\n")
         terminal.until("You said: /nothing")
         terminal.type("/resume\n")
         terminal.until("resume")
@@ -183,3 +187,70 @@ def test_an_unknown_agent_is_said(daemon: DaemonProcess) -> None:
     done = daemon.run("attach", "nobody")
     assert done.returncode == 1
     assert "nobody" in done.stderr
+
+
+def test_what_is_typed_and_what_is_shown_do_not_mix(make_daemon: Make) -> None:
+    daemon = make_daemon(script=SLOW).start()
+    with Wire.unix(daemon.socket) as wire:
+        wire.initialize()
+        wire.call("agent/create", {"agentId": "a"})
+        with at(daemon, "attach", "a") as terminal:
+            terminal.until("/quit")
+            terminal.type("go\n")
+            terminal.until("one two ")
+            for key in "and then wait":
+                terminal.type(key)
+            terminal.until("you> and then wait")
+            wire.call("agent/stop", {"agentId": "a"})
+            terminal.type("!")
+            typed = terminal.until("wait!")
+            terminal.type("\x7f")
+            typed += terminal.until("wait")
+            assert "one" not in typed
+            assert "stopped" not in typed
+            terminal.type("\x15")
+            terminal.until("stopped")
+            terminal.type("\x04")
+            assert terminal.process.wait(10) == 0
+
+
+def test_a_lost_connection_and_its_return_are_said(make_daemon: Make) -> None:
+    daemon = make_daemon().start()
+    with Wire.unix(daemon.socket) as wire:
+        wire.initialize()
+        wire.call("agent/create", {"agentId": "a", "config": {"tools": ["demo_build"]}})
+        wire.call("agent/prompt", {"agentId": "a", "content": "build the site"})
+    with at(daemon, "attach", "a") as terminal:
+        terminal.until("demo_build (msg-2-call-1): Started")
+        terminal.until("pending: msg-2-call-1 demo_build since ")
+        terminal.until("/quit")
+        daemon.kill9()
+        terminal.until("(connection lost; reconnecting…)")
+        terminal.until("(back)")
+        terminal.type("/say hello\n")
+        terminal.until("Hello!")
+        terminal.type("/quit\n")
+        assert terminal.process.wait(10) == 0
+
+
+def test_a_message_can_be_said_while_a_decision_is_asked_for(daemon: DaemonProcess, wire: Wire) -> None:
+    with at(daemon, "attach", "a") as terminal:
+        terminal.until("/quit")
+        terminal.type("deploy the site\n")
+        assert "waits for a decision" not in terminal.until('Allow demo_deploy {"target": "site"}? [y/n/e/?]')
+        terminal.type("?\n")
+        terminal.until("`/say TEXT` is a message")
+        terminal.type("/say and the time\n")
+        terminal.until("you> /say and the time")
+        terminal.type("y\n")
+        terminal.until("approved by cli")
+        terminal.type("\x04")
+        assert terminal.process.wait(10) == 0
+
+
+def test_a_pipe_in_place_of_the_terminal_says_everything_plainly(daemon: DaemonProcess, wire: Wire) -> None:
+    done = daemon.run("attach", "a", input="hello\n/help\n/quit\n")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "you>" not in done.stdout
+    assert done.stdout.count("Lines typed are messages") == 2

@@ -107,7 +107,7 @@ def test_ps_shows_what_each_agent_waits_for(cli: Cli) -> None:
     pending(cli, "psbuild")
     gated(cli, "psdeploy")
     rows = {line.split("\t")[0]: line.split("\t") for line in cli("ps").out.splitlines()}
-    assert rows["psbuild"][1:3] == ["paused", "1 pending call"]
+    assert rows["psbuild"][1:3] == ["paused", "1 pending call (msg-2-call-1)"]
     assert rows["psdeploy"][2] == "1 approval"
     assert {agent["agentId"] for agent in cli.json("ps")} >= {"psbuild", "psdeploy"}
 

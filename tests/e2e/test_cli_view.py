@@ -47,6 +47,14 @@ def ended(words: str, **more: Any) -> dict[str, Any]:
             id="a retry",
         ),
         pytest.param(
+            [delta("bad"), {"type": "messageReset", "messageId": "m", "reason": "restart"}],
+            "bad\n… what stands above is void\n",
+            id="a restart",
+        ),
+        pytest.param(
+            [{"type": "agentEnd", "reason": "interrupted"}], "interrupted; `sojourn resume` goes on\n", id="interrupted"
+        ),
+        pytest.param(
             [{"type": "toolExecStart", "toolCallId": "c", "toolName": "t", "args": {"a": 1}}],
             '· t {"a": 1}\n',
             id="a tool starts",
@@ -58,14 +66,14 @@ def ended(words: str, **more: Any) -> dict[str, Any]:
         ),
         pytest.param([ended("ok\nmore")], "✓ t: ok more\n", id="a result"),
         pytest.param([ended("no", isError=True)], "✗ t: no\n", id="a failure"),
-        pytest.param([ended("later", pending=True)], "… t: later\n", id="a placeholder"),
+        pytest.param([ended("later", pending=True)], "… t (c): later\n", id="a placeholder"),
         pytest.param([{**ended("real"), "type": "toolResolved"}], "✓ t: real\n", id="a late result"),
         pytest.param(
             [{"type": "approvalRequested", "approval": APPROVAL}],
             '? rm {"path": "/"} waits for a decision: sojourn approve p\n',
             id="an approval",
         ),
-        pytest.param([{"type": "approvalResolved", "approval": DECIDED}], "! rm: deny by me: no\n", id="a decision"),
+        pytest.param([{"type": "approvalResolved", "approval": DECIDED}], "! rm: denied by me: no\n", id="a decision"),
         pytest.param(
             [{"type": "inboxQueued", "item": {"kind": "result", "callId": "c"}}],
             "→ a result for c is in the inbox\n",

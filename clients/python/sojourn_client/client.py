@@ -190,6 +190,10 @@ class Client(Api):
         connection = await self._connected()
         await connection.wait_closed()
 
+    async def wait_connected(self) -> None:
+        """Returns when there is a connection, made again if the last one ended. Raises `ConnectionLost`."""
+        await self._connected()
+
     # What `EventStream` calls.
 
     async def attach(self, stream: EventStream, params: dict[str, Any], on_result: Callable[[Any], None]) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import threading
-from collections.abc import AsyncIterator
+from collections.abc import Iterable
 from typing import Any
 
 from sojourn_client import RpcError
@@ -16,15 +13,19 @@ from sojourn_client.events import AgentEvent
 from ._show import arguments
 from ._view import View
 
-_HINT = "y approves, n denies, `n REASON` denies and says why, `e {…}` approves with other arguments"
+_HINT = (
+    "y approves, n denies, `n REASON` denies and says why, `e {…}` approves with other arguments, "
+    "`/say TEXT` is a message to the agent"
+)
 
 
 class Desk:
     """The open approvals of an agent and its children, asked about one by one."""
 
-    def __init__(self, client: Client, view: View) -> None:
+    def __init__(self, client: Client, view: View, *, open_before: Iterable[dict[str, Any]] = ()) -> None:
         self._client = client
         self._view = view
+        self._open_before = {approval["approvalId"] for approval in open_before}
         self._open: dict[str, dict[str, Any]] = {}
         self._asked: str | None = None
 
@@ -40,6 +41,13 @@ class Desk:
             self._forget(event["approval"]["approvalId"])
         elif event["type"] == "approvalRequested" and not item.replayed:
             self.add(event["approval"])
+
+    def asks(self, item: AgentEvent) -> bool:
+        """Whether this event is an approval that is asked about here, and so need not be shown as well."""
+        _, event = item.innermost()
+        if event["type"] != "approvalRequested":
+            return False
+        return not item.replayed or event["approval"]["approvalId"] in self._open_before
 
     async def take(self, line: str) -> bool:
         """A line was typed; True when it was about the question that is open."""
@@ -69,13 +77,15 @@ class Desk:
         if self._asked is not None or not self._open:
             return
         self._asked, approval = next(iter(self._open.items()))
-        self._view.note(f"Allow {approval['toolName']} {arguments(approval['args'], 2000)} ?  ({_HINT})", "bold yellow")
+        self._view.note(f"Allow {approval['toolName']} {arguments(approval['args'], 2000)}? [y/n/e/?]", "bold yellow")
 
 
 def _decision(line: str) -> dict[str, Any] | str:
     """A typed line as a decision, or what to say to it."""
     word, _, rest = line.strip().partition(" ")
     word, rest = word.lower(), rest.strip()
+    if word == "?":
+        return _HINT
     if word in ("y", "yes"):
         return {"decision": "approve"}
     if word in ("n", "no"):
@@ -89,27 +99,3 @@ def _decision(line: str) -> dict[str, Any] | str:
             return {"decision": "edit", "arguments": args}
         return "After `e` the new arguments are needed, as a JSON object on the same line."
     return f"A decision is needed first: {_HINT}."
-
-
-async def typed_lines() -> AsyncIterator[str]:
-    """The lines of stdin until its end. The terminal stays blocking: others share it."""
-    lines: asyncio.Queue[str | None] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    threading.Thread(target=_read_stdin, args=(loop, lines), daemon=True, name="sojourn-stdin").start()
-    while (line := await lines.get()) is not None:
-        yield line
-
-
-def _read_stdin(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None]) -> None:
-    rest = b""
-    try:
-        # Not `sys.stdin`: its lock, held by a thread that waits, makes the interpreter abort at its end.
-        while data := os.read(0, 4096):
-            *whole, rest = (rest + data).split(b"\n")
-            for line in whole:
-                loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
-        if rest:
-            loop.call_soon_threadsafe(lines.put_nowait, rest.decode(errors="replace"))
-        loop.call_soon_threadsafe(lines.put_nowait, None)
-    except (OSError, RuntimeError):
-        return  # The terminal, or the loop, is gone.

@@ -1,4 +1,4 @@
-"""Which process the daemon is: the kernel knows who listens on the socket; where it does not tell, `daemon.json` does."""
+"""The process of the daemon: the kernel knows who listens on the socket; where it does not tell, `daemon.json`."""
 
 from __future__ import annotations
 

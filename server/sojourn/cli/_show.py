@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+DECIDED = {
+    "approve": "approved",
+    "edit": "approved with other arguments",
+    "answer": "answered",
+    "deny": "denied",
+    "abort": "stopped",
+}
+"""What a decision was, in words."""
 
 
 def json_line(value: Any) -> None:
@@ -16,15 +26,17 @@ def json_line(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Where people read; coloured when it is a terminal."""
+def console(*, stderr: bool = False, file: TextIO | None = None) -> Console:
+    """Where people read; coloured, and long lines broken at words, when it is a terminal. `file` stands for stdout."""
     from rich.console import Console
 
     class Patient(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # Whoever reads has enough, which is no failure; `_app` answers it.
 
-    return Patient(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+    made = Patient(stderr=stderr, file=None if stderr else file, highlight=False, markup=False)
+    made.soft_wrap = not made.is_terminal
+    return made
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -52,6 +64,21 @@ def one_line(text: str, limit: int = 100) -> str:
     """`text` as one printable line of at most `limit` characters."""
     line = " ".join(printable(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def clock(at: str) -> str:
+    """A time of the wire (UTC) as a person's clock has it; with the date when it is of another day."""
+    there = datetime.fromisoformat(at).astimezone()
+    return there.strftime("%H:%M" if there.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M")
+
+
+def ago(at: str) -> str:
+    """How long a time of the wire is past."""
+    seconds = max(0, int((datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()))
+    for size, word in ((86400, "day"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {word}{'s' if word == 'day' and seconds >= 2 * size else ''} ago"
+    return "just now"
 
 
 def arguments(args: Any, limit: int = 200) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from sojourn_client.events import AgentEvent
 
-from ._show import arguments, console, one_line, printable, text_of
+from ._show import DECIDED, arguments, console, one_line, printable, text_of
+from ._wrap import Wrap
 
 _RESULT_WIDTH = 160
 
@@ -16,12 +17,23 @@ _RESULT_WIDTH = 160
 class View:
     """Shows events in order. `all_on_stdout`: everything there; otherwise only the agent's answers, notes on stderr.
 
-    `own_prompts`: whether what users said is shown, too.
+    `own_prompts`: whether what users said is shown, too. `file` stands for stdout. `go_on` says how to go on with an
+    interrupted run.
     """
 
-    def __init__(self, *, all_on_stdout: bool, own_prompts: bool = True) -> None:
-        self._notes = console(stderr=not all_on_stdout)
+    def __init__(
+        self,
+        *,
+        all_on_stdout: bool,
+        own_prompts: bool = True,
+        file: TextIO | None = None,
+        go_on: str = "`sojourn resume` goes on",
+    ) -> None:
+        self._out = file or sys.stdout
+        self._notes = console(stderr=not all_on_stdout, file=file)
         self._together = all_on_stdout or (sys.stdout.isatty() and sys.stderr.isatty())
+        self._wrap = Wrap() if self._out.isatty() else None
+        self._go_on = go_on
         self._own_prompts = own_prompts
         self._streamed: set[str] = set()
         self._midline = False
@@ -47,7 +59,7 @@ class View:
         """Ends a line that text was streamed to."""
         if self._midline:
             self._midline = False
-            print(flush=True)
+            print(self._wrap.end() if self._wrap else "", file=self._out, flush=True)
 
     def _on_message_delta(self, event: dict[str, Any], depth: int) -> None:
         if event["kind"] != "text" or depth:
@@ -59,7 +71,8 @@ class View:
         if event["messageId"] in self._streamed:
             self._streamed.discard(event["messageId"])
             self.end_line()
-            self.note("… what stands above is void; the answer starts again", "yellow", depth)
+            again = "" if event["reason"] == "restart" else "; the answer starts again"
+            self.note(f"… what stands above is void{again}", "yellow", depth)
 
     def _on_message_end(self, event: dict[str, Any], depth: int) -> None:
         message = event["message"]
@@ -86,7 +99,8 @@ class View:
         mark, style = (
             ("…", "yellow") if result.get("pending") else ("✗", "red") if result.get("isError") else ("✓", "green")
         )
-        self.note(f"{mark} {event['toolName']}: {one_line(text_of(result['content']), _RESULT_WIDTH)}", style, depth)
+        name = f"{event['toolName']} ({event['toolCallId']})" if result.get("pending") else event["toolName"]
+        self.note(f"{mark} {name}: {one_line(text_of(result['content']), _RESULT_WIDTH)}", style, depth)
 
     def _on_tool_resolved(self, event: dict[str, Any], depth: int) -> None:
         self._on_tool_exec_end(event, depth)
@@ -100,7 +114,9 @@ class View:
         approval = event["approval"]
         decision = approval["decision"]
         reason = f": {decision['reason']}" if decision.get("reason") else ""
-        self.note(f"! {approval['toolName']}: {decision['decision']} by {decision['by']}{reason}", "yellow", depth)
+        self.note(
+            f"! {approval['toolName']}: {DECIDED[decision['decision']]} by {decision['by']}{reason}", "yellow", depth
+        )
 
     def _on_inbox_queued(self, event: dict[str, Any], depth: int) -> None:
         item = event["item"]
@@ -119,11 +135,12 @@ class View:
         if event["reason"] in ("done", "paused"):
             return
         error = event.get("error")
-        self.note(f"{event['reason']}{': ' + error['message'] if error else ''}", "red", depth)
+        go_on = f"; {self._go_on}" if event["reason"] == "interrupted" and not depth else ""
+        self.note(f"{event['reason']}{go_on}{': ' + error['message'] if error else ''}", "red", depth)
 
     def _write(self, text: str) -> None:
         shown = printable(text)
         if shown:
-            sys.stdout.write(shown)
-            sys.stdout.flush()
+            self._out.write(self._wrap.feed(shown) if self._wrap else shown)
+            self._out.flush()
             self._midline = not shown.endswith("\n")

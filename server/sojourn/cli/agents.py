@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Annotated, Any, Optional
 
 import typer
 
+from sojourn_client.client import Client
+
 from ._app import AgentArgument, Exit, JsonFlag, Options, client, command, say
-from ._show import json_line, one_line, table
+from ._show import ago, json_line, one_line, table
 from ._view import View
 
 _PAGE = 1000
+_FEW, _ASKED = 3, 20
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +34,7 @@ async def ps(
     """The agents, newest activity first, and what each waits for."""
     async with client(options) as daemon:
         agents = [agent async for agent in _agents(daemon, children=all)]
+        calls = {} if json else await _calls(daemon, agents)
     if json:
         for agent in agents:
             json_line(agent)
@@ -37,7 +42,7 @@ async def ps(
     if not agents:
         say("No agents yet; `sojourn prompt TEXT` makes one.")
         return
-    table(("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "TITLE"), [_row(agent) for agent in agents])
+    table(("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "TITLE"), [_row(agent, calls) for agent in agents])
 
 
 async def stop(options: Options, agent: AgentArgument, *, json: JsonFlag = False) -> None:
@@ -113,9 +118,21 @@ async def _agents(daemon: Any, *, children: bool, parent: str | None = None) -> 
             return
 
 
-def _row(agent: dict[str, Any]) -> tuple[str, ...]:
+async def _calls(daemon: Client, agents: list[dict[str, Any]]) -> dict[str, str]:
+    """The ids of the pending calls of agents that have few."""
+    few = [agent["agentId"] for agent in agents if 0 < agent["pendingCalls"] <= _FEW][:_ASKED]
+    answers = await asyncio.gather(*(daemon.call("agent/pendingCalls", {"agentId": one}) for one in few))
+    return {
+        one: f" ({', '.join(call['callId'] for call in answer['pendingCalls'])})"
+        for one, answer in zip(few, answers, strict=True)
+        if answer["pendingCalls"]
+    }
+
+
+def _row(agent: dict[str, Any], calls: dict[str, str]) -> tuple[str, ...]:
     owed = [
         f"{agent[key]} {word}{'' if agent[key] == 1 else 's'}"
+        + (calls.get(agent["agentId"], "") if key == "pendingCalls" else "")
         for key, word in (("approvals", "approval"), ("pendingCalls", "pending call"), ("inbox", "unread item"))
         if agent[key]
     ]
@@ -126,6 +143,6 @@ def _row(agent: dict[str, Any]) -> tuple[str, ...]:
         agent["state"],
         ", ".join(owed) or "-",
         str(agent["messageCount"]),
-        agent["updatedAt"],
+        ago(agent["updatedAt"]) if sys.stdout.isatty() else agent["updatedAt"],
         one_line(agent.get("title", ""), 60),
     )

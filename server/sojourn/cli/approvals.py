@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ._app import Exit, Failure, JsonFlag, Options, client, command, say
-from ._show import arguments, json_line, table
+from ._show import DECIDED, arguments, json_line, table
 
 
 def register(app: typer.Typer) -> None:
@@ -72,7 +72,7 @@ async def approve(
     if json:
         json_line(decided)
     else:
-        say(f"{decided['toolName']}: {decided['decision']['decision']}.")
+        say(f"{decided['toolName']}: {DECIDED[decided['decision']['decision']]}.")
     return Exit.DONE
 
 

@@ -14,8 +14,9 @@ from sojourn_client.client import Client
 from sojourn_client.events import EventStream
 
 from ._app import OF_REASON, Exit, JsonFlag, Options, client, command, say
-from ._desk import Desk, typed_lines
+from ._desk import Desk
 from ._show import json_line
+from ._terminal import typed_lines
 from ._view import View
 
 _LABEL = "sojourn.prompt"
@@ -111,7 +112,8 @@ class _Prompt:
         self._daemon = daemon
         self._params = params
         self._json = json
-        self._view = View(all_on_stdout=False, own_prompts=False)
+        go_on = f"`sojourn resume {params['agentId']}` goes on"
+        self._view = View(all_on_stdout=False, own_prompts=False, go_on=go_on)
         self._desk = Desk(daemon, self._view) if sys.stdin.isatty() and not json else None
 
     async def run(self) -> dict[str, Any]:
@@ -142,7 +144,8 @@ class _Prompt:
             if self._json:
                 json_line(item.wire())
                 continue
-            self._view.show(item)
+            if self._desk is None or not self._desk.asks(item):
+                self._view.show(item)
             if self._desk is not None:
                 self._desk.see(item)
 

@@ -1,0 +1,195 @@
+"""Typing and showing in one terminal: what is shown waits while a line is typed, and an empty line makes way for it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import shutil
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import AsyncIterator
+from typing import Self, TextIO
+
+from rich.cells import cell_len
+
+from ._keys import LEAVE, Line
+
+_PROMPT = "you> "
+_COLOURED = "\x1b[1;36myou> \x1b[0m"
+
+
+def can_compose() -> bool:
+    """Whether stdin and stdout are a terminal that can redraw a line."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+class Composer(io.TextIOBase):
+    """The line that is typed, below everything that is shown. Write to it what is to be shown.
+
+    Needs a running loop and `can_compose`. The terminal is put back at the end.
+    """
+
+    def __init__(self) -> None:
+        self._out: TextIO = sys.stdout
+        self._line = Line()
+        self._held: list[str] = []
+        self._drawn = False
+        self._at_start = True
+        self._broken = False
+        self._redrawing = False
+        self._over = False
+        self._before = termios.tcgetattr(0)
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> Self:
+        tty.setcbreak(0, termios.TCSADRAIN)
+        self._loop.add_signal_handler(signal.SIGCONT, self._back)
+        self._loop.add_signal_handler(signal.SIGWINCH, self._soon)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self._erase()
+        self._release()
+        self._out.flush()
+        for number in (signal.SIGCONT, signal.SIGWINCH):
+            self._loop.remove_signal_handler(number)
+        termios.tcsetattr(0, termios.TCSADRAIN, self._before)
+
+    async def lines(self) -> AsyncIterator[str]:
+        """The lines that are typed, without blank ones, until Ctrl-D."""
+        self._soon()
+        async for data in _stdin():
+            finished: list[str | None] = []
+            for line in self._line.feed(data):
+                finished.append(line)
+                if line:
+                    self._keep(line)
+            self._typed()
+            for one in finished:
+                if one is LEAVE:
+                    return
+                if one.strip():
+                    yield one
+
+    def isatty(self) -> bool:
+        """It stands for the terminal."""
+        return True
+
+    def fileno(self) -> int:
+        """The terminal's."""
+        return self._out.fileno()
+
+    def write(self, text: str) -> int:
+        """Shows `text`, or keeps it until nothing is being typed."""
+        if self._line.text:
+            self._held.append(text)
+        else:
+            self._put(text)
+        return len(text)
+
+    def _put(self, text: str) -> None:
+        if self._broken:  # The line that was streamed to ended when somebody typed into it.
+            self._broken = False
+            text = text.removeprefix("\n")
+        if text:
+            self._erase()
+            self._out.write(text)
+            self._at_start = text.endswith("\n")
+            self._soon()
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for text in held:
+            self._put(text)
+
+    def _keep(self, line: str) -> None:
+        self._leave_stream()
+        self._erase()
+        self._out.write(f"{_prompt()}{line}\n")
+        self._at_start = True
+
+    def _typed(self) -> None:
+        if self._line.text:
+            self._leave_stream()
+        else:
+            self._erase()
+            self._release()
+        self._draw()
+
+    def _leave_stream(self) -> None:
+        if not self._at_start:
+            self._out.write("\n")
+            self._at_start = self._broken = True
+
+    def _erase(self) -> None:
+        if self._drawn:
+            self._drawn = False
+            self._out.write("\r\x1b[K")
+
+    def _soon(self) -> None:
+        if not self._redrawing:
+            self._redrawing = True
+            self._loop.call_soon(self._draw)
+
+    def _draw(self) -> None:
+        self._redrawing = False
+        if self._at_start and not self._over:
+            self._erase()
+            shown, place = _window(self._line, shutil.get_terminal_size().columns - len(_PROMPT) - 1)
+            self._out.write(f"{_prompt()}{shown}\r\x1b[{len(_PROMPT) + place}C")
+            self._drawn = True
+        self._out.flush()
+
+    def _back(self) -> None:
+        tty.setcbreak(0, termios.TCSADRAIN)
+        self._soon()
+
+
+def _prompt() -> str:
+    return _PROMPT if os.environ.get("NO_COLOR") else _COLOURED
+
+
+def _window(line: Line, width: int) -> tuple[str, int]:
+    """What of a line is seen, and the column of the cursor in it."""
+    begin = 0
+    while cell_len(line.text[begin : line.cursor]) > max(width, 1):
+        begin += 1
+    shown = line.text[begin:]
+    while cell_len(shown) > max(width, 1):
+        shown = shown[:-1]
+    return shown, cell_len(line.text[begin : line.cursor])
+
+
+async def typed_lines() -> AsyncIterator[str]:
+    """The lines of stdin until its end, as a pipe or the terminal itself gives them."""
+    rest = b""
+    async for data in _stdin():
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+async def _stdin() -> AsyncIterator[bytes]:
+    """The bytes of stdin until its end. The terminal stays blocking: others share it."""
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=_read_stdin, args=(loop, chunks), daemon=True, name="sojourn-stdin").start()
+    while data := await chunks.get():
+        yield data
+
+
+def _read_stdin(loop: asyncio.AbstractEventLoop, chunks: asyncio.Queue[bytes]) -> None:
+    try:
+        # Not `sys.stdin`: its lock, held by a thread that waits, makes the interpreter abort at its end.
+        while data := os.read(0, 4096):
+            loop.call_soon_threadsafe(chunks.put_nowait, data)
+        loop.call_soon_threadsafe(chunks.put_nowait, b"")
+    except (OSError, RuntimeError):
+        return  # The terminal, or the loop, is gone.
