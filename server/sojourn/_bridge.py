@@ -21,7 +21,7 @@ _LINGER_S = 2.0
 _HELP = """\
 Usage: sojourn connect [OPTIONS]
 
-Connects stdin and stdout to the daemon, starting one (detached) if none runs. Editors launch this.
+Connects stdin and stdout to the daemon. Editors launch this; a daemon is started if none runs.
 
 Options:
   --config PATH     The config file of a daemon that is started.
@@ -29,6 +29,11 @@ Options:
   --socket PATH     The daemon's socket.
   --help            Show this and exit.
 """
+
+_FOR_PROGRAMS = (
+    "Connected. This is the daemon's wire, for programs: JSON-RPC, a message a line. Ctrl-D leaves. "
+    "People use `sojourn prompt` and `sojourn attach`."
+)
 
 
 def main(argv: list[str]) -> int:
@@ -43,12 +48,14 @@ def main(argv: list[str]) -> int:
         return 0
     place = _launch.Place(**options)
     try:
-        daemon = _launch.reach(place)
+        daemon = _reach(place)
     except (_launch.DaemonStartFailed, OSError) as error:
         _say(str(error))
         return 1
     if said := _launch.mismatch(place):
         _say(said)
+    if os.isatty(0):
+        _say(_FOR_PROGRAMS)
     return carry(daemon)
 
 
@@ -64,6 +71,14 @@ def carry(daemon: socket.socket) -> int:
     except OSError:
         return 0  # Whoever started this is gone, or the daemon is.
     return 0
+
+
+def _reach(place: _launch.Place) -> socket.socket:
+    try:
+        return _launch.dial(place)
+    except _launch.DaemonNotRunning:
+        _say(_launch.STARTING)
+        return _launch.reach(place)
 
 
 def _up(daemon: socket.socket) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 from pathlib import Path
 
-CONNECT_HINT = "`sojourn connect` reaches the one that runs"
+CONNECT_HINT = "`sojourn ps` shows its agents, `sojourn shutdown` ends it"
 """Part of `Locked`'s message; a starter tells by it that another starter was first."""
 
 
@@ -31,8 +32,19 @@ class StateLock:
             os.close(self._fd)
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
-            raise Locked(f"Another daemon uses the state directory {str(state_dir)!r}; {CONNECT_HINT}.") from None
+            who = f"Another daemon{_pid(state_dir)}"
+            raise Locked(f"{who} uses the state directory {str(state_dir)!r}; {CONNECT_HINT}.") from None
 
     def release(self) -> None:
         """Gives the lock back. The file stays: removing it would let two daemons hold two locks."""
         os.close(self._fd)
+
+
+def _pid(state_dir: Path) -> str:
+    """` (pid N)`, for people; nothing when `daemon.json` names no process that lives, as with `--stdio`."""
+    try:
+        pid = int(json.loads((state_dir / "daemon.json").read_bytes())["pid"])
+        os.kill(pid, 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f" (pid {pid})"

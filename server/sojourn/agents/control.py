@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from sojourn.core.agent import Accepted, AgentConfig, Caller, Cause, RunOutcome
 from sojourn.core.errors import AgentBusy, AgentNotFound, NothingToResume, RunNotFound, SojournError
@@ -42,13 +43,18 @@ class Control:
     def __init__(self, rt: Runtime, spawn: Spawn) -> None:
         self._rt = rt
         self._spawn = spawn
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._drivers: dict[str, asyncio.Task[None]] = {}
+        self._openings: set[asyncio.Task[Accepted]] = set()
+        self.recovering = False
+        """Whether recovery is at work: what its commits wake waits until it is done."""
+        self._woken: set[str] = set()
         self._waiters: defaultdict[str, list[asyncio.Future[RunOutcome | None]]] = defaultdict(list)
         self._places = asyncio.Semaphore(rt.limits.max_active_runs)
 
     # -- what others ask for --------------------------------------------------------------------------------------
 
-    async def prompt(
+    def prompt(
         self,
         caller: Caller,
         agent_id: str,
@@ -56,10 +62,10 @@ class Control:
         *,
         queue: bool = False,
         on_approval: str | None = None,
-    ) -> Accepted:
+    ) -> asyncio.Task[Accepted]:
         """Accepts a prompt: starts a pass, or (with `queue`) puts it into the inbox of a busy agent.
 
-        Raises `AgentBusy`. A repeated request gets its first answer.
+        It goes on when its client leaves. Raises `AgentBusy`. A repeated request gets its first answer.
         """
         message = UserMessage(content=content)
 
@@ -81,7 +87,7 @@ class Control:
             )
             return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
 
-        return await self._open(agent_id, change, caller=caller, name="accept")
+        return self._open(agent_id, change, caller=caller, name="accept")
 
     def _queue(
         self,
@@ -110,7 +116,7 @@ class Control:
         )
         return Accepted(agent_id=agent.agent_id, item_id=item.item_id)
 
-    async def resume(self, caller: Caller, agent_id: str, *, cause: Cause = "resume") -> Accepted:
+    def resume(self, caller: Caller, agent_id: str, *, cause: Cause = "resume") -> asyncio.Task[Accepted]:
         """Carries the agent on. Raises `NothingToResume`, `AgentBusy`."""
 
         def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
@@ -124,7 +130,7 @@ class Control:
             opening.fresh(self._rt, ledger, _need(p), conversation, cause=cause, origin=caller.origin)
             return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
 
-        return await self._open(agent_id, change, caller=caller, name="accept")
+        return self._open(agent_id, change, caller=caller, name="accept")
 
     async def prompt_child(
         self,
@@ -157,7 +163,7 @@ class Control:
             )
             return Accepted(agent_id=child_id, run_id=_need(p).run_id)
 
-        return (await self._open(child_id, change, caller=Caller(), name="accept")).run_id
+        return (await asyncio.shield(self._open(child_id, change, caller=Caller(), name="accept"))).run_id
 
     async def resume_child(self, child_id: str, nest: tuple[str, str] | None) -> None:
         """Carries an interrupted or paused child on, inside its parent's call."""
@@ -171,14 +177,14 @@ class Control:
             return Accepted(agent_id=child_id, run_id=old.run_id)
 
         with contextlib.suppress(AgentBusy, NothingToResume):
-            await self._open(child_id, change, caller=Caller(), name="accept")
+            await asyncio.shield(self._open(child_id, change, caller=Caller(), name="accept"))
 
     async def step(
         self, caller: Caller, record: RunRecord, *, revision: int | None, feed: dict[str, Any] | None
     ) -> Any:
         """`run/step` on an agent's run. Raises `AgentBusy` while the daemon drives it."""
         agent_id = record.agent_id or ""
-        async with self._locks[agent_id]:
+        async with self._lock(agent_id):
             while True:
                 agent = await self._rt.agent(agent_id)
                 if agent.active_run_id != record.run_id:
@@ -199,8 +205,17 @@ class Control:
         if live is not None:
             live.nudged = True
             live.wake.set()
+        elif self.recovering:
+            self._woken.add(agent_id)
         else:
             self._spawn(self._revive(agent_id), f"revive {agent_id}")
+
+    def recovered(self) -> None:
+        """Recovery is done: what it woke is looked at now."""
+        self.recovering = False
+        woken, self._woken = self._woken, set()
+        for agent_id in woken:
+            self.wake(agent_id)
 
     async def stop(self, agent_id: str) -> dict[str, Any]:
         """Stops the agent's run and its descendants' (innermost first); answers when they have stopped."""
@@ -249,6 +264,8 @@ class Control:
         live = self._rt.live.get(agent_id)
         if live is not None and live.run_id == run_id:
             del self._rt.live[agent_id]
+            live.over = True
+            live.wake.set()
         for future in self._waiters.pop(agent_id, []):
             if not future.done():
                 future.set_result(outcome)
@@ -274,13 +291,40 @@ class Control:
         cause = await self._rt.store.read(wanted)
         if cause is not None:
             with contextlib.suppress(NothingToResume, AgentBusy, AgentNotFound):
-                await self.resume(Caller(), agent_id, cause=cause)
+                await asyncio.shield(self.resume(Caller(), agent_id, cause=cause))
 
     # -- how it is done -----------------------------------------------------------------------------------------
 
-    async def _open(self, agent_id: str, change: Opening, *, caller: Caller, name: str) -> Accepted:
-        """Runs an opening transition on a freshly read agent, and drives what it opened."""
-        async with self._locks[agent_id]:
+    def _lock(self, agent_id: str) -> asyncio.Lock:
+        """The agent's lock; it lives as long as somebody holds it or waits for it."""
+        lock = self._locks.get(agent_id)
+        if lock is None:
+            lock = self._locks[agent_id] = asyncio.Lock()
+        return lock
+
+    def _open(self, agent_id: str, change: Opening, *, caller: Caller, name: str) -> asyncio.Task[Accepted]:
+        """Runs an opening transition on a freshly read agent, and drives what it opened.
+
+        The task is not its asker's: whoever leaves meanwhile, what was committed is driven. Await it shielded.
+        """
+        opening_task = asyncio.create_task(self._open_now(agent_id, change, caller=caller, name=name))
+        self._openings.add(opening_task)
+        opening_task.add_done_callback(self._opened)
+        return opening_task
+
+    def _opened(self, task: asyncio.Task[Accepted]) -> None:
+        self._openings.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked has it, or has left
+
+    async def settle(self) -> None:
+        """Waits for the openings under way; what they opened is being driven then."""
+        if self._openings:
+            await asyncio.wait(set(self._openings), timeout=1.0)
+
+    async def _open_now(self, agent_id: str, change: Opening, *, caller: Caller, name: str) -> Accepted:
+        async with self._lock(agent_id):
+            await self._driver_gone(agent_id)
             while True:
                 try:
                     return await self._try_to_open(agent_id, change, caller=caller, name=name)
@@ -361,7 +405,13 @@ class Control:
             return
         self._rt.live[p.agent_id] = p
         self._rt.conversations.keep(p.conversation)
-        p.task = self._spawn(self._run(p), f"run {p.run_id}")
+        p.task = self._drivers[p.agent_id] = self._spawn(self._run(p), f"run {p.run_id}")
+
+    async def _driver_gone(self, agent_id: str) -> None:
+        """Waits until the driver of a pass that has ended is gone: an agent never has two."""
+        driver = self._drivers.get(agent_id)
+        if driver is not None and not driver.done() and agent_id not in self._rt.live:
+            await asyncio.wait({driver}, timeout=STOP_S)
 
     async def _run(self, p: Pass) -> None:
         try:
@@ -374,22 +424,19 @@ class Control:
                 del self._rt.live[p.agent_id]
             if isinstance(p.todo, Over) and p.agent_id not in self._rt.live:
                 self._rt.feed.nest(p.agent_id, ())
-            self._locks_trim(p.agent_id)
+            if self._drivers.get(p.agent_id) is asyncio.current_task():
+                del self._drivers[p.agent_id]
         if isinstance(p.todo, Wait) and p.nudged:
             await self._revive(p.agent_id)
-
-    def _locks_trim(self, agent_id: str) -> None:
-        lock = self._locks.get(agent_id)
-        if lock is not None and not lock.locked():
-            del self._locks[agent_id]
 
     async def _revive(self, agent_id: str) -> None:
         """Brings a waiting pass back from disk and looks at its round."""
         with contextlib.suppress(AgentNotFound):
-            async with self._locks[agent_id]:
+            async with self._lock(agent_id):
                 if agent_id in self._rt.live:
                     self.wake(agent_id)
                     return
+                await self._driver_gone(agent_id)
                 try:
                     p = await self._change_waiting(agent_id, "advance", lambda ledger, p: _look(ledger, self._rt, p))
                 except SojournError:
@@ -424,7 +471,7 @@ class Control:
         return await self._load(agent, conversation)
 
     async def _stop_one(self, agent_id: str) -> bool:
-        async with self._locks[agent_id]:
+        async with self._lock(agent_id):
             live = self._rt.live.get(agent_id)
             if live is not None:
                 live.ask_to_stop()

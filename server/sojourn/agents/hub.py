@@ -104,6 +104,7 @@ class Hub:
         """Stops the tools; what they did not finish is recorded as interrupted, background jobs go on."""
         self.state = "draining"
         self._closing = True
+        await self._control.settle()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -112,13 +113,18 @@ class Hub:
         self.rt.live.clear()
         with contextlib.suppress(SojournError):
             await self._store.write(lambda _tx: None)  # behind what the cancelled tasks had given to the store
+            self._control.recovering = True
             await recovery.recover(self.rt)
         for model in self._made.values():
             await model.aclose()
         await self._toolset.toolbox.aclose()
 
     async def _recover(self) -> None:
-        resume, look = await recovery.recover(self.rt)
+        self._control.recovering = True
+        try:
+            resume, look = await recovery.recover(self.rt)
+        finally:
+            self._control.recovered()
         for agent_id in look:
             self._control.wake(agent_id)
         for agent_id in resume:
@@ -129,7 +135,7 @@ class Hub:
 
     async def _resume_quietly(self, agent_id: str) -> None:
         with contextlib.suppress(SojournError):
-            await self._control.resume(Caller(), agent_id)
+            await asyncio.shield(self._control.resume(Caller(), agent_id))
 
     async def _tidy(self) -> None:
         """Forgets old requests, goes on with deletions."""
@@ -303,10 +309,21 @@ class Hub:
     ) -> RunOutcome | Accepted:
         """`agent/prompt`: accepted durably; with `wait` the outcome of the pass."""
         self._refuse_draining()
-        accepted = await self._control.prompt(
-            caller, agent_id, content, queue=if_busy == "queue", on_approval=on_approval
-        )
+        asked = self._control.prompt(caller, agent_id, content, queue=if_busy == "queue", on_approval=on_approval)
+        accepted = await self._accepted(asked, session)
         return await self._outcome(accepted, agent_id, wait=wait, session=session)
+
+    async def _accepted(self, asked: asyncio.Task[Accepted], session: Subscriber) -> Accepted:
+        """What a prompt or resume became; cancelled by its client in the middle, the run that it starts is stopped."""
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if session.cancel_requested():
+                with contextlib.suppress(SojournError):
+                    accepted = await asked
+                    if accepted.run_id is not None and accepted.agent_id is not None:
+                        await asyncio.shield(self.spawn(self._stop_quietly(accepted.agent_id), "stop a cancelled run"))
+            raise
 
     async def resume(
         self, caller: Caller, agent_id: str, *, run: dict[str, Any] | None, wait: bool, session: Subscriber
@@ -314,11 +331,12 @@ class Hub:
         """`agent/resume`, also of a saved run, which becomes a new agent."""
         self._refuse_draining()
         if run is not None:
-            accepted = await self._resume_document(caller, agent_id, run)
+            asked = asyncio.create_task(self._resume_document(caller, agent_id, run))
         else:
             if await self._is_stepped(agent_id):
                 await self.rt.write("end", lambda ledger: handstep.release(ledger, agent_id) and None)
-            accepted = await self._control.resume(caller, agent_id)
+            asked = self._control.resume(caller, agent_id)
+        accepted = await self._accepted(asked, session)
         return await self._outcome(accepted, accepted.agent_id or agent_id, wait=wait, session=session)
 
     async def _is_stepped(self, agent_id: str) -> bool:

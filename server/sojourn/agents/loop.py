@@ -190,6 +190,9 @@ async def _round(rt: Runtime, p: Pass) -> Todo:
         p.wake.clear()
         if p.broken is not None:
             raise p.broken
+        if p.over and isinstance(p.todo, RunTools):
+            await leave_tools(p)
+            return Over("interrupted")
         if p.stop_asked:
             await leave_tools(p)
             return await rt.write("end", lambda ledger: stop(ledger, p))

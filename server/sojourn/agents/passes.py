@@ -115,6 +115,8 @@ class Pass:
     """A decision was made: the round must be looked at."""
     loaded: tuple[int, int] | None = None
     """The run's revision and the agent's message count when it was read from disk; None for a run that is new."""
+    over: bool = False
+    """Its pass was ended by somebody else: its driver goes, without another word."""
     leaving: bool = False
     """Its tools are being left: what they still answer is recorded, and moves nothing on."""
     broken: StorageError | None = None

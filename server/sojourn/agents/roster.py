@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -35,6 +36,7 @@ from .ledger import Ledger
 from .rounds import close_approvals
 from .runtime import Runtime
 
+_OURS = re.compile(r"msg-([0-9]{1,15})")
 PIECE = 2_000
 """How many rows one transition of a deletion removes."""
 
@@ -244,10 +246,14 @@ def enter_messages(ledger: Ledger, agent: AgentRecord, new: Sequence[Message]) -
     for message in new:
         stamped = message if message.at else message.model_copy(update={"at": ledger.now})
         ledger.append_message(agent, stamped)
-        name, _, number = (message.message_id or "").partition("-")
-        if name == "msg" and number.isdigit():
-            agent.next_message = max(agent.next_message, int(number) + 1)
+        agent.next_message = max(agent.next_message, message_number(message) + 1)
     agent.needs_reply = needs_reply(new)
+
+
+def message_number(message: Message) -> int:
+    """The n of a message id `msg-<n>` as we make them; 0 for any other."""
+    found = _OURS.fullmatch(message.message_id or "")
+    return int(found[1]) if found else 0
 
 
 def _drop_calls(ledger: Ledger, agent: AgentRecord) -> None:

@@ -107,8 +107,7 @@ def _own_names(run: AgentRun) -> None:
 
 def _next_number(messages: Iterable[Message]) -> int:
     """The first n for which no `msg-<n>` or higher is taken."""
-    numbers = [(message.message_id or "").removeprefix("msg-") for message in messages]
-    return 1 + max((int(number) for number in numbers if number.isdigit()), default=0)
+    return 1 + max((roster.message_number(message) for message in messages), default=0)
 
 
 def _insert_message(ledger: Ledger, run_id: str, position: int, message: Message, taken: set[str]) -> None:

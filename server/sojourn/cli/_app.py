@@ -21,7 +21,7 @@ from typing import Annotated, Any, Optional, TypeVar
 import typer
 
 from sojourn_client import DaemonNotRunning, DaemonStartFailed, RpcError, connect
-from sojourn_client._launch import Place
+from sojourn_client._launch import STARTING, Place, dial
 from sojourn_client.client import Client
 
 from ._behind import UNKNOWN
@@ -148,12 +148,20 @@ class Failure(Exception):
 
 
 class _Session:
-    def __init__(self, options: Options, **more: Any) -> None:
+    def __init__(self, options: Options, *, start: bool, **more: Any) -> None:
+        self._starts = options.place if start else None
         self._connecting = connect(
-            config=options.config, state_dir=options.state_dir, socket=options.socket, client_id=CLIENT_ID, **more
+            config=options.config,
+            state_dir=options.state_dir,
+            socket=options.socket,
+            client_id=CLIENT_ID,
+            start=start,
+            **more,
         )
 
     async def __aenter__(self) -> Client:
+        if self._starts is not None:
+            _say_starting(self._starts)
         opened = await self._connecting
         if opened.version_mismatch:
             say(opened.version_mismatch)
@@ -162,6 +170,15 @@ class _Session:
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
+
+
+def _say_starting(place: Place) -> None:
+    try:
+        dial(place).close()
+    except DaemonNotRunning:
+        say(STARTING)
+    except OSError:
+        return  # `connect` meets it as well, and says it.
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:

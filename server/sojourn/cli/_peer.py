@@ -16,10 +16,10 @@ def listener(place: Place) -> int | None:
         if hasattr(socket, "SO_PEERCRED"):
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             return int(struct.unpack("3i", credentials)[0])
-    return _written(place)
+    return written(place)
 
 
-def _written(place: Place) -> int | None:
+def written(place: Place) -> int | None:
     """The process that wrote `daemon.json`, which may have been killed since."""
     try:
         return int(json.loads(Path(place.state_dir, "daemon.json").read_text())["pid"])

@@ -67,7 +67,7 @@ async def events(
     ] = None,
     json: JsonFlag = False,
 ) -> int | None:
-    """The events of an agent, from the store; with --follow live ones, too."""
+    """The events of an agent. They come from the store; with --follow live ones, too."""
     show = json_line if json else View(all_on_stdout=True).show_wire
     async with client(options) as daemon:
         if not follow:

@@ -26,7 +26,7 @@ async def approvals(
     *,
     json: JsonFlag = False,
 ) -> None:
-    """The open approvals, oldest first, over all agents and their children."""
+    """The open approvals, oldest first. Those of all agents and their children, unless one is named."""
     async with client(options) as daemon:
         found = (await daemon.call("approval/list", {} if agent is None else {"agentId": agent}))["approvals"]
     if json:
@@ -63,7 +63,7 @@ async def approve(
     ] = None,
     json: JsonFlag = False,
 ) -> int | None:
-    """Decides an approval: approves, unless an option says otherwise. The first decision wins."""
+    """Decides an approval. It approves, unless an option says otherwise. The first decision wins."""
     decision = _decision(deny=deny, edit=edit, answer=answer, abort=abort)
     extra = {"reason": reason, "scope": scope}
     params = {"approvalId": approval, **decision, **{key: value for key, value in extra.items() if value is not None}}

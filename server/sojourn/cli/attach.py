@@ -35,9 +35,10 @@ async def attach(
     *,
     after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Show events after this number.")] = 0,
 ) -> None:
-    """An agent live: what was said, what happens, approvals asked about here, messages typed in.
+    """An agent live in the terminal.
 
-    Ctrl-D or Ctrl-C leaves; what runs goes on.
+    What was said and what happens is shown, approvals are asked about, and what is typed is said to the agent. Ctrl-D
+    or Ctrl-C leaves; what runs goes on.
     """
     try:
         async with client(options, start=True) as daemon, daemon.events(agent, after_seq=after) as events:

@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def demo(options: Options) -> int:
-    """Shows the main job offline: kill the daemon in the middle, lose nothing. The last line is the verdict."""
+    """Kills a daemon in the middle of its work: nothing is lost. Offline; the last line is the verdict."""
     del options  # It has a daemon, a state directory and a config of its own.
     story = _Story(console())
     try:

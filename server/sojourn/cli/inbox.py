@@ -29,7 +29,7 @@ async def push(
     *,
     json: JsonFlag = False,
 ) -> None:
-    """Leaves a message that the agent reads at its next look, also in the middle of a run."""
+    """Leaves a message for the agent. It is read at the next look, also in the middle of a run."""
     await _send(options, "inbox/push", {"agentId": agent, "content": text}, json=json)
 
 
@@ -72,10 +72,13 @@ async def list_(options: Options, agent: AgentArgument, *, json: JsonFlag = Fals
 async def _send(options: Options, method: str, params: dict[str, Any], *, json: bool) -> None:
     async with client(options) as daemon:
         answer = await daemon.call(method, params)
+        agent = await daemon.call("agent/get", {"agentId": params["agentId"]})
     if json:
         json_line(answer)
     else:
-        say(f"In the inbox as {answer['itemId']}.")
+        waits = agent["state"] != "running" and agent["inbox"]
+        later = f"; it is read at the next prompt, or `sojourn resume {agent['agentId']}`" if waits else ""
+        say(f"In the inbox as {answer['itemId']}{later}.")
 
 
 def _said(item: dict[str, Any]) -> str:

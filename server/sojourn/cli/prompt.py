@@ -1,9 +1,9 @@
-"""`prompt`: says something to an agent and streams its answer."""
+"""`prompt`, `resume`, `create`: an agent, what is said to it, and its answer as it streams."""
 
 from __future__ import annotations
 
-import asyncio
 import os
+import re
 import sys
 from typing import Annotated, Any, Optional
 
@@ -11,21 +11,35 @@ import typer
 
 from sojourn_client import RpcError
 from sojourn_client.client import Client
-from sojourn_client.events import EventStream
 
-from ._app import OF_REASON, Exit, JsonFlag, Options, client, command, say
-from ._desk import Desk
+from ._app import OF_REASON, AgentArgument, Exit, JsonFlag, Options, client, command, say
+from ._pass import Pass
 from ._show import json_line
-from ._terminal import typed_lines
-from ._view import View
 
 _LABEL = "sojourn.prompt"
-_STOP_S = 2.0
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ON_APPROVAL = ("wait", "pause", "deny")
+
+ModelOption = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time
+    typer.Option("--model", metavar="M", help="The model of a new agent."),
+]
+PresetOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--preset", metavar="NAME", help="The preset of a new agent, from the config."),
+]
+ToolsOption = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--tool", metavar="NAME", help="A tool of a new agent, repeatable; all of them unless said."),
+]
+NoWaitFlag = Annotated[bool, typer.Option("--no-wait", help="Return once the daemon has taken it.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Enters the command."""
+    """Enters the commands."""
     command(app)(prompt)
+    command(app)(resume)
+    command(app)(create)
 
 
 async def prompt(
@@ -33,132 +47,128 @@ async def prompt(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say; `-` reads it from stdin.")],
     *,
     agent: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time
+        Optional[str],  # noqa: UP045
         typer.Option("--agent", metavar="ID", help="To this agent, which is made when there is none."),
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="To a new agent.")] = False,
-    model: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--model", metavar="M", help="The model of a new agent."),
-    ] = None,
-    preset: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--preset", metavar="NAME", help="The preset of a new agent, from the config."),
-    ] = None,
-    tools: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--tool", metavar="NAME", help="A tool of a new agent, repeatable; all of them unless said."),
-    ] = None,
+    model: ModelOption = None,
+    preset: PresetOption = None,
+    tools: ToolsOption = None,
     on_approval: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--on-approval", metavar="wait|pause|deny", help="What an approval does to this run."),
+        typer.Option("--on-approval", metavar="|".join(_ON_APPROVAL), help="What an approval does to this run."),
     ] = None,
     queue: Annotated[bool, typer.Option("--queue", help="Into the inbox when the agent is busy.")] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once the daemon has taken it.")] = False,
+    no_wait: NoWaitFlag = False,
     json: JsonFlag = False,
 ) -> int:
-    """Says something to an agent and streams the answer; starts the daemon when none runs.
+    """Says something to an agent and streams the answer.
 
-    Without --agent it goes to the idle agent that the last `sojourn prompt` in this directory used, or to a new one.
-    Ctrl-C stops the run.
+    Starts the daemon when none runs. Without --agent it goes to the idle agent that the last `sojourn prompt` in this
+    directory used, or to a new one. Ctrl-C stops the run.
     """
     content = sys.stdin.read() if text == "-" else text
-    config = {"model": model, "preset": preset, "tools": tools or None}
-    config = {key: value for key, value in config.items() if value is not None}
-    params = {"content": content, "onApproval": on_approval, "ifBusy": "queue" if queue else None}
-    params = {key: value for key, value in params.items() if value is not None}
+    if not content.strip():
+        raise typer.BadParameter("There is nothing to say: the text is empty.")
+    if on_approval is not None and on_approval not in _ON_APPROVAL:
+        raise typer.BadParameter(f"--on-approval is one of {', '.join(_ON_APPROVAL)}, not {on_approval!r}.")
+    _check_id(agent)
+    params = _given(content=content, onApproval=on_approval, ifBusy="queue" if queue else None)
     async with client(options, start=True) as daemon:
-        agent_id = await _agent(daemon, agent, config, new=new)
-        params["agentId"] = agent_id
+        agent_id, made = await _agent(daemon, agent, _given(model=model, preset=preset, tools=tools or None), new=new)
         if not json:
-            say(f"agent {agent_id}")
-        if no_wait:
-            json_line(await daemon.call("agent/prompt", {**params, "wait": False}))
-            return Exit.DONE
-        outcome = await _Prompt(daemon, params, json=json).run()
+            say(f"new agent {agent_id}" if made else f"agent {agent_id}")
+        try:
+            return await _run(daemon, "agent/prompt", {**params, "agentId": agent_id}, json=json, no_wait=no_wait)
+        except RpcError:
+            if made:
+                await _unmake(daemon, agent_id)
+            raise
+
+
+async def resume(options: Options, agent: AgentArgument, *, no_wait: NoWaitFlag = False, json: JsonFlag = False) -> int:
+    """Goes on with an agent and streams the answer.
+
+    An interrupted, stopped or paused run goes on, and what waits in the inbox is read. Ctrl-C stops the run.
+    """
+    async with client(options, start=True) as daemon:
+        return await _run(daemon, "agent/resume", {"agentId": agent}, json=json, no_wait=no_wait)
+
+
+async def create(
+    options: Options,
+    agent: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="[AGENT]", help="The new agent's id; one is made unless said."),
+    ] = None,
+    *,
+    model: ModelOption = None,
+    preset: PresetOption = None,
+    tools: ToolsOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Makes an agent and prints its id. Starts the daemon when none runs."""
+    _check_id(agent)
+    async with client(options, start=True) as daemon:
+        made = await _create(daemon, _given(agentId=agent), _given(model=model, preset=preset, tools=tools or None))
+    if json:
+        json_line(made)
+    else:
+        print(made["agentId"])
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _check_id(agent: str | None) -> None:
+    if agent is not None and not _ID.fullmatch(agent):
+        raise typer.BadParameter(
+            f"{agent!r} cannot be an agent's id: letters, digits, '.', '_' and '-' make one, at most 128 of them, "
+            "and a letter or digit is the first."
+        )
+
+
+async def _run(daemon: Client, method: str, params: dict[str, Any], *, json: bool, no_wait: bool) -> int:
+    if no_wait:
+        json_line(await daemon.call(method, {**params, "wait": False}))
+        return Exit.DONE
+    outcome = await Pass(daemon, method, params, json=json).run()
     return OF_REASON.get(outcome["reason"], Exit.FAILED)
 
 
-async def _agent(daemon: Client, agent: str | None, config: dict[str, Any], *, new: bool) -> str:
+async def _agent(daemon: Client, agent: str | None, config: dict[str, Any], *, new: bool) -> tuple[str, bool]:
+    """The agent that is meant, and whether it was made for this."""
     if agent is not None:
         try:
-            return await _create(daemon, {"agentId": agent}, config)
+            return str((await _create(daemon, {"agentId": agent}, config))["agentId"]), True
         except RpcError as error:
             if error.kind != "alreadyExists" or new:
                 raise
-            return agent
+        if config:
+            raise typer.BadParameter(
+                f"The agent {agent!r} is there already; --model, --preset and --tool are for a new one."
+            )
+        return agent, False
     here = {_LABEL: os.getcwd()}
     if not new and not config:
         page = await daemon.call("agent/list", {"labels": here, "state": "idle", "limit": 1})
         if page["agents"]:
-            return str(page["agents"][0]["agentId"])
-    made = await _create(daemon, {}, config)
+            return str(page["agents"][0]["agentId"]), False
+    made = str((await _create(daemon, {}, config))["agentId"])
     await daemon.call("agent/update", {"agentId": made, "labels": here})
-    return made
+    return made, True
 
 
-async def _create(daemon: Client, params: dict[str, Any], config: dict[str, Any]) -> str:
+async def _create(daemon: Client, params: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """Makes an agent. It has all tools unless an option or a preset says which: what has an effect is asked about."""
     if not {"tools", "preset"} & config.keys():
         config = {**config, "tools": ["*"]}
-    made = await daemon.call("agent/create", {**params, "config": config})
-    return str(made["agentId"])
+    made: dict[str, Any] = await daemon.call("agent/create", {**params, "config": config})
+    return made
 
 
-class _Prompt:
-    """A prompt under way: its events, what is asked about them, its outcome."""
-
-    def __init__(self, daemon: Client, params: dict[str, Any], *, json: bool) -> None:
-        self._daemon = daemon
-        self._params = params
-        self._json = json
-        go_on = f"`sojourn resume {params['agentId']}` goes on"
-        self._view = View(all_on_stdout=False, own_prompts=False, go_on=go_on)
-        self._desk = Desk(daemon, self._view) if sys.stdin.isatty() and not json else None
-
-    async def run(self) -> dict[str, Any]:
-        """The outcome, after everything that led to it was shown."""
-        async with self._daemon.events(self._params["agentId"]) as events:
-            asking = asyncio.create_task(self._daemon.call("agent/prompt", self._params))
-            helpers = [asyncio.create_task(self._show(events))]
-            if self._desk is not None:
-                helpers.append(asyncio.create_task(self._listen(self._desk)))
-            try:
-                outcome: dict[str, Any] = await asking
-                while (events.seq or 0) < outcome["lastSeq"] and not helpers[0].done():
-                    await asyncio.wait([helpers[0]], timeout=0.01)
-            except asyncio.CancelledError:
-                await self._stop()
-                raise
-            finally:
-                for task in (asking, *helpers):
-                    task.cancel()
-                await asyncio.gather(asking, *helpers, return_exceptions=True)
-        self._view.end_line()
-        if self._json:
-            json_line(outcome)
-        return outcome
-
-    async def _show(self, events: EventStream) -> None:
-        async for item in events:
-            if self._json:
-                json_line(item.wire())
-                continue
-            if self._desk is None or not self._desk.asks(item):
-                self._view.show(item)
-            if self._desk is not None:
-                self._desk.see(item)
-
-    async def _listen(self, desk: Desk) -> None:
-        async for line in typed_lines():
-            if line.strip() and not await desk.take(line):
-                self._view.note("The agent is working; `sojourn inbox push` reaches it.", "dim")
-
-    async def _stop(self) -> None:
-        self._view.end_line()
-        say("Stopping the run …")
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await self._daemon.call("agent/stop", {"agentId": self._params["agentId"]})
-        except (TimeoutError, RpcError, ConnectionError) as error:
-            say(f"The run may go on: {error}")
+async def _unmake(daemon: Client, agent_id: str) -> None:
+    """Takes an agent back that was made for a prompt which was refused."""
+    if (await daemon.call("agent/get", {"agentId": agent_id}))["messageCount"] == 0:
+        await daemon.call("agent/delete", {"agentId": agent_id})

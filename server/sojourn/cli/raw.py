@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json as jsonlib
 import sys
 from typing import Annotated, Any, Optional
@@ -9,9 +10,12 @@ from typing import Annotated, Any, Optional
 import typer
 
 from sojourn_client import RpcError
+from sojourn_client.client import Client
 
 from ._app import Exit, Failure, JsonFlag, Options, client, command, say
 from ._show import json_line
+
+_METHOD_NOT_FOUND = -32601
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +41,7 @@ async def call(
             result = await daemon.call(method, body)
         except RpcError as error:
             if not json:
-                say(f"{error.message} ({error.code})")
+                say(f"{error.message} ({error.code}){_meant(method, daemon, error)}")
             else:
                 json_line({"error": {"code": error.code, "message": error.message, "data": error.data}})
             return Exit.ERROR
@@ -49,7 +53,7 @@ async def call(
 
 
 def protocol(options: Options, *, json: JsonFlag = False) -> None:
-    """The protocol's reference, made from the code: methods, shapes, errors. --json: JSON Schema of everything."""
+    """The protocol's reference, made from the code. With --json it is a JSON Schema of everything."""
     del options
     from sojourn.methods._docs import protocol_schema
     from sojourn.methods._markdown import protocol_markdown
@@ -58,6 +62,14 @@ def protocol(options: Options, *, json: JsonFlag = False) -> None:
         json_line(protocol_schema())
     else:
         print(protocol_markdown())
+
+
+def _meant(method: str, daemon: Client, error: RpcError) -> str:
+    if error.code != _METHOD_NOT_FOUND:
+        return ""
+    known = daemon.info["capabilities"]["experimental"]["sojourn"].get("methods", [])
+    close = difflib.get_close_matches(method, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else " `sojourn protocol` lists the methods."
 
 
 def _params(text: str | None) -> dict[str, Any]:

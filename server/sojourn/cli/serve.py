@@ -10,9 +10,10 @@ from typing import Annotated, Optional
 import typer
 
 from sojourn_client import ConnectionLost
+from sojourn_client._launch import Place
 
-from ._app import Failure, Options, client, command, say
-from ._peer import listener
+from ._app import Exit, Failure, Options, client, command, say
+from ._peer import listener, written
 
 
 def register(app: typer.Typer) -> None:
@@ -34,11 +35,14 @@ def serve(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Go into the background once it answers.")] = False,
 ) -> int:
-    """Runs the daemon: on the unix socket, on TCP when asked to, or for one client on stdin and stdout."""
+    """Runs the daemon. It listens on the unix socket, on TCP when asked to, or serves one client on stdin and stdout."""
     from sojourn.daemon import ServeOptions, run
 
     if stdio and (tcp or detach):
         raise typer.BadParameter("--stdio serves one client in the foreground; --tcp and --detach do not go with it.")
+    if detach and (process := _running(options.place)) is not None:
+        say(f"already running (pid {process})")
+        return Exit.DONE
     return run(
         ServeOptions(
             config=options.config,
@@ -52,7 +56,7 @@ def serve(
 
 
 def connect(options: Options) -> int:
-    """Connects stdin and stdout to the daemon, starting one (detached) if none runs. Editors launch this."""
+    """Connects stdin and stdout to the daemon. Editors launch this; a daemon is started if none runs."""
     # `sojourn connect` never comes here (see `sojourn.__main__`); this is its entry in the help.
     from sojourn._bridge import main
 
@@ -65,7 +69,7 @@ async def shutdown(
     *,
     now: Annotated[bool, typer.Option("--now", help="Do not wait for runs to come to a point of rest.")] = False,
 ) -> None:
-    """Saves everything and ends the daemon; returns when it has ended."""
+    """Saves everything and ends the daemon. Returns when it has ended."""
     process = listener(options.place)
     async with client(options, reconnect_s=0) as daemon:
         with contextlib.suppress(ConnectionLost):  # It may be gone before its answer is here.
@@ -87,6 +91,15 @@ def pid(options: Options) -> None:
 def socket(options: Options) -> None:
     """Prints the path of the socket, whether a daemon runs or not."""
     print(options.place.path)
+
+
+def _running(place: Place) -> int | None:
+    """The process of a daemon that answers already and has this very state directory."""
+    try:
+        process = listener(place)
+    except OSError:
+        return None
+    return process if process == written(place) else None
 
 
 def _alive(pid: int) -> bool:

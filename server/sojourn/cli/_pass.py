@@ -1,0 +1,79 @@
+"""A pass under way, watched from the terminal: its events, what is asked about them, its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from sojourn_client import RpcError
+from sojourn_client.client import Client
+from sojourn_client.events import EventStream
+
+from ._app import say
+from ._desk import Desk
+from ._show import json_line
+from ._terminal import typed_lines
+from ._view import View
+
+_STOP_S = 2.0
+
+
+class Pass:
+    """`method` is `agent/prompt` or `agent/resume`; interrupting it stops the run."""
+
+    def __init__(self, daemon: Client, method: str, params: dict[str, Any], *, json: bool) -> None:
+        self._daemon = daemon
+        self._method = method
+        self._params = params
+        self._json = json
+        go_on = f"`sojourn resume {params['agentId']}` goes on"
+        self._view = View(all_on_stdout=False, own_prompts=False, go_on=go_on)
+        self._desk = Desk(daemon, self._view) if sys.stdin.isatty() and not json else None
+
+    async def run(self) -> dict[str, Any]:
+        """The outcome, after everything that led to it was shown."""
+        async with self._daemon.events(self._params["agentId"]) as events:
+            asking = asyncio.create_task(self._daemon.call(self._method, self._params))
+            helpers = [asyncio.create_task(self._show(events))]
+            if self._desk is not None:
+                helpers.append(asyncio.create_task(self._listen(self._desk)))
+            try:
+                outcome: dict[str, Any] = await asking
+                while (events.seq or 0) < outcome["lastSeq"] and not helpers[0].done():
+                    await asyncio.wait([helpers[0]], timeout=0.01)
+            except asyncio.CancelledError:
+                await self._stop()
+                raise
+            finally:
+                for task in (asking, *helpers):
+                    task.cancel()
+                await asyncio.gather(asking, *helpers, return_exceptions=True)
+        self._view.end_line()
+        if self._json:
+            json_line(outcome)
+        return outcome
+
+    async def _show(self, events: EventStream) -> None:
+        async for item in events:
+            if self._json:
+                json_line(item.wire())
+                continue
+            if self._desk is None or not self._desk.asks(item):
+                self._view.show(item)
+            if self._desk is not None:
+                self._desk.see(item)
+
+    async def _listen(self, desk: Desk) -> None:
+        async for line in typed_lines():
+            if line.strip() and not await desk.take(line):
+                self._view.note("The agent is working; `sojourn inbox push` reaches it.", "dim")
+
+    async def _stop(self) -> None:
+        self._view.end_line()
+        say("Stopping the run …")
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._daemon.call("agent/stop", {"agentId": self._params["agentId"]})
+        except (TimeoutError, RpcError, ConnectionError) as error:
+            say(f"The run may go on: {error}")
