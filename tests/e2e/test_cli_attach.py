@@ -171,9 +171,11 @@ def test_leaving_stops_nothing_and_stopping_does(make_daemon: Make) -> None:
 def test_a_prompt_at_a_terminal_asks_about_approvals(daemon: DaemonProcess) -> None:
     with at(daemon, "prompt", "deploy the site", "--agent", "p", "--tool", "demo_deploy") as terminal:
         terminal.until("Allow demo_deploy")
+        terminal.type("/say thank you\n")
         terminal.type("y\n")
         terminal.until("Deployed site.")
         assert terminal.process.wait(10) == 0
+    assert "> thank you" in daemon.run("events", "p").stdout
 
 
 def test_a_table_at_a_terminal_has_headings(daemon: DaemonProcess, wire: Wire) -> None:

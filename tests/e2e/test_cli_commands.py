@@ -73,7 +73,8 @@ def test_a_prompt_goes_on_with_the_agent_of_this_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     first, second, third = (cli("prompt", "hello", *new).err.splitlines()[0] for new in ([], [], ["--new"]))
-    assert first == second
+    assert first == f"new {second}"
+    assert third.startswith("new agent ")
     assert third != first
 
 
@@ -83,10 +84,56 @@ def test_a_prompt_reads_its_text_from_stdin(cli: Cli) -> None:
 
 def test_an_agent_that_exists_is_used_and_with_new_refused(cli: Cli) -> None:
     assert cli("prompt", "one", "--agent", "twice").code == 0
-    assert cli("prompt", "two", "--agent", "twice").code == 0
+    assert "\nagent twice\n" in "\n" + cli("prompt", "two", "--agent", "twice").err
     refused = cli("prompt", "three", "--agent", "twice", "--new")
     assert refused.code == 1
     assert "twice" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param([" ", "--agent", "unmade"], "empty", id="no text"),
+        pytest.param(["-", "--agent", "unmade"], "empty", id="no text on stdin"),
+        pytest.param(["hi", "--agent", "unmade", "--on-approval", "ask"], "wait, pause, deny", id="no such choice"),
+        pytest.param(["hi", "--agent", "no agent"], "letters, digits", id="an id that cannot be"),
+        pytest.param(["hi", "--agent", "settled", "--model", "offline"], "there already", id="an old model"),
+        pytest.param(["hi", "--agent", "settled", "--tool", "none_such"], "there already", id="an old tool"),
+    ],
+)
+def test_a_prompt_that_makes_no_sense_is_wrong_usage_and_makes_no_agent(
+    cli: Cli, arguments: list[str], words: str
+) -> None:
+    cli("create", "settled")
+    before = cli.json("ps")
+    done = cli("prompt", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert words in " ".join(done.err.replace("│", " ").split())
+    assert cli.json("ps") == before
+
+
+def test_a_prompt_that_the_daemon_refuses_leaves_no_empty_agent(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sojourn.cli.prompt._ON_APPROVAL", ("nonsense",))
+    done = cli("prompt", "hello", "--agent", "refused", "--on-approval", "nonsense")
+    assert (done.code, done.out) == (1, "")
+    assert "refused" not in {agent["agentId"] for agent in cli.json("ps")}
+
+
+def test_an_agent_is_made_and_resumed_by_commands(cli: Cli) -> None:
+    assert cli("create", "made", "--tool", "demo_build").out == "made\n"
+    assert cli.json("create")[0]["agentId"] != "made"
+    assert cli("create", "not an id").code == 2
+    assert cli("prompt", "build the site", "--agent", "made").code == 0
+    said = cli("inbox", "resolve", "made", "msg-2-call-1", "built in 5 s").err
+    assert "it is read at the next prompt, or `sojourn resume made`" in said
+    assert cli("resume", "made").out == "The build you asked for has finished: built in 5 s\n"
+    nothing = cli("resume", "made")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert "made" in nothing.err
+    cli("inbox", "push", "made", "hello")
+    assert cli("resume", "made", "--json").json[-1]["reason"] == "done"
+    cli("inbox", "push", "made", "hello again")
+    assert "runId" in cli("resume", "made", "--no-wait").json[0]
 
 
 def test_a_prompt_that_does_not_wait_answers_the_run(cli: Cli) -> None:
@@ -258,7 +305,9 @@ def test_any_method_can_be_called(cli: Cli) -> None:
     assert (refused.code, "-31001" in refused.err) == (1, True)
     as_json = cli("call", "agent/get", '{"agentId": "nobody"}', "--json")
     assert (as_json.code, as_json.json[0]["error"]["data"]["kind"]) == (1, "agentNotFound")
-    assert cli("call", "no/method").code == 1
+    assert "`sojourn protocol`" in cli("call", "no/method").err
+    assert "Did you mean 'agent/list'?" in cli("call", "agents/list").err
+    assert cli("call", "agents/list").code == 1
 
 
 @pytest.mark.parametrize("params", ["nonsense", "[]"])

@@ -37,6 +37,7 @@ def test_without_a_daemon_commands_say_so_and_exit_with_three(make_daemon: Make,
     done = make_daemon().run(*arguments)
     assert (done.returncode, done.stdout) == (3, "")
     assert "No daemon" in done.stderr
+    assert "`sojourn serve --detach`" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -45,6 +46,7 @@ def test_a_prompt_starts_the_daemon_and_leaves_it_running(make_daemon: Make) -> 
     done = daemon.run("prompt", "hello", "--agent", "a")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Hello!")
+    assert done.stderr.splitlines() == ["Starting the daemon …", "new agent a"]
     assert daemon.run("ps").stdout.startswith("a\tidle")
     ended = daemon.run("shutdown")
     assert (ended.returncode, ended.stderr) == (0, "The daemon has ended.\n")
@@ -224,3 +226,13 @@ def test_doctor_names_a_model_that_only_the_running_daemon_has(make_daemon: Make
 def test_doctor_compares_the_default_model(make_daemon: Make) -> None:
     daemon = make_daemon(config='[models.other]\nbackend = "scripted"\nscript = "builtin:demo"\n').start()
     assert "default model is " in daemon.run("doctor", env={"SOJOURN__DAEMON__DEFAULT_MODEL": "other"}).stdout
+
+
+def test_a_daemon_that_runs_already_is_named(make_daemon: Make) -> None:
+    daemon = make_daemon().start()
+    again = daemon.run("serve", "--detach")
+    assert (again.returncode, again.stderr) == (0, f"already running (pid {daemon.pid})\n")
+    second = daemon.run("serve")
+    assert second.returncode == 1
+    wanted = [f"(pid {daemon.pid})", "`sojourn ps`", "`sojourn shutdown`"]
+    assert [word for word in wanted if word not in second.stderr] == []

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import socket as _socket
 
 START_TIMEOUT_S = 60.0
+STARTING = "Starting the daemon …"
+"""What a command says before it starts one."""
 
 
 class DaemonNotRunning(ConnectionError):
@@ -60,7 +62,7 @@ def dial(place: Place) -> _socket.socket:
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         found.close()
         raise DaemonNotRunning(
-            f"No daemon listens on {place.path!r}; `sojourn serve` starts one, `sojourn connect` does so by itself."
+            f"No daemon listens on {place.path!r}; `sojourn prompt` or `sojourn serve --detach` starts one."
         ) from None
     except OSError:
         found.close()

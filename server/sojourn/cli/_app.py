@@ -11,8 +11,10 @@ import functools
 import inspect
 import logging
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Coroutine
 from enum import IntEnum
 from pathlib import Path
@@ -116,7 +118,9 @@ def client(options: Options, *, start: bool = False, **more: Any) -> _Session:
 
 
 def say(text: str) -> None:
-    """A line for a person, on stderr."""
+    """A line for a person, on stderr; on a terminal it is broken at words."""
+    if sys.stderr.isatty():
+        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr, flush=True)
 
 

@@ -16,8 +16,8 @@ Generated from the commands (`make docs`). `--config`, `--state-dir` and `--sock
 its name; where they are left out, [configuration.md](configuration.md) says what counts.
 
 Output for people is short, and coloured on a terminal; with `--json` a command prints one JSON value a line. Logs and
-progress go to stderr. `prompt`, `resume`, `create`, `attach`, `connect` and the Python client start a daemon where none runs; the others
-say that there is none.
+progress go to stderr. `prompt`, `resume`, `create`, `attach`, `connect` and the Python client start a daemon where none
+runs; the others say that there is none.
 
 | exit code | meaning |
 |---|---|

@@ -66,8 +66,17 @@ class Pass:
 
     async def _listen(self, desk: Desk) -> None:
         async for line in typed_lines():
-            if line.strip() and not await desk.take(line):
-                self._view.note("The agent is working; `sojourn inbox push` reaches it.", "dim")
+            word, _, rest = line.strip().partition(" ")
+            if word == "/say" and rest.strip():
+                await self._push(rest.strip())
+            elif word and not await desk.take(line):
+                self._view.note("The agent is working; `/say TEXT` leaves it a message.", "dim")
+
+    async def _push(self, text: str) -> None:
+        try:
+            await self._daemon.call("inbox/push", {"agentId": self._params["agentId"], "content": text})
+        except RpcError as error:
+            self._view.note(error.message, "red")
 
     async def _stop(self) -> None:
         self._view.end_line()

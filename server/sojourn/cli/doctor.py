@@ -48,7 +48,8 @@ ModelsFlag = Annotated[bool, typer.Option("--models", help="Also ask each model 
 async def doctor(options: Options, *, json: JsonFlag = False, models: ModelsFlag = False) -> int:
     """Checks everything and says what to do. Exit code 1 when something is wrong.
 
-    Looks at config, state, socket, daemon, models and tools. Starts nothing, and sends nothing to any model unless --models asks for it: then each gets one cheap request.
+    Looks at config, state, socket, daemon, models and tools. Starts nothing, and sends nothing to any model unless
+    --models asks for it: then each gets one cheap request.
     """
     wrong = 0
     async for finding in _findings(options, ask_models=models):

@@ -140,16 +140,7 @@ async def _run(daemon: Client, method: str, params: dict[str, Any], *, json: boo
 async def _agent(daemon: Client, agent: str | None, config: dict[str, Any], *, new: bool) -> tuple[str, bool]:
     """The agent that is meant, and whether it was made for this."""
     if agent is not None:
-        try:
-            return str((await _create(daemon, {"agentId": agent}, config))["agentId"]), True
-        except RpcError as error:
-            if error.kind != "alreadyExists" or new:
-                raise
-        if config:
-            raise typer.BadParameter(
-                f"The agent {agent!r} is there already; --model, --preset and --tool are for a new one."
-            )
-        return agent, False
+        return await _named(daemon, agent, config, new=new)
     here = {_LABEL: os.getcwd()}
     if not new and not config:
         page = await daemon.call("agent/list", {"labels": here, "state": "idle", "limit": 1})
@@ -158,6 +149,29 @@ async def _agent(daemon: Client, agent: str | None, config: dict[str, Any], *, n
     made = str((await _create(daemon, {}, config))["agentId"])
     await daemon.call("agent/update", {"agentId": made, "labels": here})
     return made, True
+
+
+async def _named(daemon: Client, agent: str, config: dict[str, Any], *, new: bool) -> tuple[str, bool]:
+    if config and not new and await _exists(daemon, agent):
+        raise typer.BadParameter(
+            f"The agent {agent!r} is there already; --model, --preset and --tool are for a new one."
+        )
+    try:
+        return str((await _create(daemon, {"agentId": agent}, config))["agentId"]), True
+    except RpcError as error:
+        if error.kind != "alreadyExists" or new:
+            raise
+    return agent, False
+
+
+async def _exists(daemon: Client, agent: str) -> bool:
+    try:
+        await daemon.call("agent/get", {"agentId": agent})
+    except RpcError as error:
+        if error.kind == "agentNotFound":
+            return False
+        raise
+    return True
 
 
 async def _create(daemon: Client, params: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def serve(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Go into the background once it answers.")] = False,
 ) -> int:
-    """Runs the daemon. It listens on the unix socket, on TCP when asked to, or serves one client on stdin and stdout."""
+    """Runs the daemon. It listens on the unix socket, and on TCP when asked to; or serves one client on stdio."""
     from sojourn.daemon import ServeOptions, run
 
     if stdio and (tcp or detach):
