@@ -180,7 +180,7 @@ async def test_exit_lets_quick_requests_finish_and_answers_the_others(served: Da
     wire.send(request(1, "test/wait"), request(2, "test/echo"), request(3, "shutdown"), notification("exit"))
     wire.send(request(4, "test/echo", {"value": "after exit"}))
     answers = await wire.rest()
-    assert {answer["id"]: answer.get("error", {}).get("code") for answer in answers} == {1: -32800, 2: None, 3: None}
+    assert {answer["id"]: answer.get("error", {}).get("code") for answer in answers} == {1: -31017, 2: None, 3: None}
     assert len(answers) == 3
     assert "after exit" not in served.hub.seen
 
@@ -208,6 +208,6 @@ async def test_a_daemon_that_ends_answers_what_still_waits(tmp_path: Path) -> No
         assert await wire.barrier() == []
         served.hang_up = lambda: None  # type: ignore[method-assign]
     answers = await wire.rest()
-    assert [(answer["id"], answer["error"]["code"]) for answer in answers] == [(1, -32800)]
+    assert [(answer["id"], answer["error"]["code"]) for answer in answers] == [(1, -31017)]
     assert served.hub.seen[-1] == ("cancelled", None, False)
     wire.close()

@@ -243,9 +243,9 @@ async def test_a_path_over_the_limit_gets_a_short_one_that_both_sides_derive(tmp
 
 
 async def test_a_short_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_paths, "short_directory", lambda: tmp_path / "planted")
-    (tmp_path / "planted").mkdir()
-    (tmp_path / "planted").chmod(0o755)
+    monkeypatch.setattr(_paths, "_SHORT", str(tmp_path / "planted"))
+    _paths.short_directory().mkdir()
+    _paths.short_directory().chmod(0o755)
     with pytest.raises(CannotListen, match="must be yours"):
         async with serve_unix(host(), tmp_path / ("x" * 120)):
             raise AssertionError

@@ -113,7 +113,7 @@ async def test_it_is_gone_soon_after_the_end_of_stdin_whatever_is_under_way(star
     assert await wire.end() == 0
     answers = {answer["id"]: answer for answer in await wire.rest()}
     assert answers[2]["result"] == {"value": "quick"}
-    assert answers[1]["error"]["code"] == -32800
+    assert answers[1]["error"]["code"] == -31017
 
 
 async def test_it_is_gone_when_nobody_reads_stdout_any_more(start: Start) -> None:

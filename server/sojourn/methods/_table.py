@@ -83,6 +83,8 @@ class Method:
     """Whether its handler never waits and runs before the next message is looked at (the connection's life cycle)."""
     accepted: type[Value] | None = None
     """What it answers instead of `result` when the request says `wait: false`."""
+    heavy: bool = False
+    """Whether its answers may be large: a connection has only a few of them at work at a time."""
 
 
 METHODS: dict[str, Method] = {}
@@ -96,6 +98,7 @@ def method(
     accepted: type[Value] | None = None,
     ready: bool = True,
     inline: bool = False,
+    heavy: bool = False,
 ) -> Callable[[Callable[[S, P], Awaitable[Any]]], Callable[[S, P], Awaitable[Any]]]:
     """Enters a handler into `METHODS` under its wire name. Its docstring becomes the method's documentation."""
 
@@ -103,7 +106,9 @@ def method(
         if name in METHODS:
             raise RuntimeError(f"The method {name!r} is defined twice.")
         doc = handler.__doc__ or ""
-        METHODS[name] = Method(name, params, result, handler, doc, ready=ready, inline=inline, accepted=accepted)
+        METHODS[name] = Method(
+            name, params, result, handler, doc, ready=ready, inline=inline, accepted=accepted, heavy=heavy
+        )
         return handler
 
     return enter

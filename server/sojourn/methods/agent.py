@@ -247,7 +247,7 @@ async def create(session: Session, params: CreateParams) -> Any:
     return await session.hub.create_agent(caller, agent_id=params.agent_id, config=params.config)
 
 
-@method("agent/list", params=ListParams, result=AgentList)
+@method("agent/list", params=ListParams, result=AgentList, heavy=True)
 async def list_(session: Session, params: ListParams) -> Any:
     """Agents, newest activity first."""
     return await session.hub.list_agents(
@@ -346,7 +346,7 @@ async def wait(session: Session, params: WaitParams) -> Any:
     return await session.hub.wait(params.agent_id, params.run_id)
 
 
-@method("agent/attach", params=AttachParams, result=Attached)
+@method("agent/attach", params=AttachParams, result=Attached, heavy=True)
 async def attach(session: Session, params: AttachParams) -> Any:
     """From now on this connection gets the agent's `agent/event`s: the replay up to `seq`, then live ones.
 
@@ -361,19 +361,19 @@ async def detach(session: Session, params: AgentParams) -> Any:
     return await session.hub.detach(session, params.agent_id)
 
 
-@method("agent/events", params=EventsParams, result=EventsPage)
+@method("agent/events", params=EventsParams, result=EventsPage, heavy=True)
 async def events(session: Session, params: EventsParams) -> Any:
     """Stored events, page by page, for scripts."""
     return await session.hub.events(params.agent_id, after_seq=params.after_seq, limit=params.limit)
 
 
-@method("agent/messages", params=MessagesParams, result=MessagesPage)
+@method("agent/messages", params=MessagesParams, result=MessagesPage, heavy=True)
 async def messages(session: Session, params: MessagesParams) -> Any:
     """The conversation, page by page."""
     return await session.hub.messages(params.agent_id, cursor=params.cursor, limit=params.limit, order=params.order)
 
 
-@method("agent/replaceMessages", params=ReplaceParams, result=Replaced)
+@method("agent/replaceMessages", params=ReplaceParams, result=Replaced, heavy=True)
 async def replace_messages(session: Session, params: ReplaceParams) -> Any:
     """Puts another conversation in the place of the agent's; the old one is kept aside.
 

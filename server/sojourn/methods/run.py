@@ -176,7 +176,7 @@ async def create(session: Session, params: CreateParams) -> Any:
     )
 
 
-@method("run/step", params=StepParams, result=Stepped)
+@method("run/step", params=StepParams, result=Stepped, heavy=True)
 async def step(session: Session, params: StepParams) -> Any:
     """Feeds what is given, then says what is owed. With nothing given it says the same again and costs nothing.
 
@@ -188,13 +188,13 @@ async def step(session: Session, params: StepParams) -> Any:
     )
 
 
-@method("run/get", params=RunParams, result=RunInfo)
+@method("run/get", params=RunParams, result=RunInfo, heavy=True)
 async def get(session: Session, params: RunParams) -> Any:
     """A run as it stands."""
     return await session.hub.run_get(params.run_id)
 
 
-@method("run/list", params=ListParams, result=RunList)
+@method("run/list", params=ListParams, result=RunList, heavy=True)
 async def list_(session: Session, params: ListParams) -> Any:
     """Runs, newest first."""
     return await session.hub.run_list(
@@ -202,7 +202,7 @@ async def list_(session: Session, params: ListParams) -> Any:
     )
 
 
-@method("run/export", params=RunParams, result=Exported)
+@method("run/export", params=RunParams, result=Exported, heavy=True)
 async def export(session: Session, params: RunParams) -> Any:
     """The whole run as one document that another daemon, or a program of its own, can carry on."""
     return await session.hub.run_export(params.run_id)
@@ -221,7 +221,7 @@ async def append_entry(session: Session, params: AppendParams) -> Any:
     return await session.hub.run_append_entry(caller, params.run_id, params.kind, params.value)
 
 
-@method("run/entries", params=EntriesParams, result=Entries)
+@method("run/entries", params=EntriesParams, result=Entries, heavy=True)
 async def entries(session: Session, params: EntriesParams) -> Any:
     """The records inside a run."""
     return await session.hub.run_entries(params.run_id, params.kind)

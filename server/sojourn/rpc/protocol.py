@@ -28,7 +28,7 @@ from pygls.protocol.json_rpc import (
 )
 from pygls.server import JsonRPCServer
 
-from sojourn.core.errors import ClientRefused, InvalidParams, Overloaded, Unauthorized
+from sojourn.core.errors import ClientRefused, Draining, InvalidParams, Overloaded, Unauthorized
 from sojourn.core.values import Json, clean
 from sojourn.methods._parse import invalid_params
 from sojourn.methods._table import METHODS, Method, Params
@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 FIRST_OWN_ID = 2**30
 """Ids of the daemon's requests start here: some clients mix up both directions' tables (Vim does)."""
 RETRY_AFTER_MS = 100
+HEAVY_AT_WORK = 4
+"""How many requests with large answers a connection may have at work; the rest wait, unanswered, in order."""
 
 
 class SojournProtocol(JsonRPCProtocol):
@@ -74,6 +76,7 @@ class SojournProtocol(JsonRPCProtocol):
         self._own: dict[int, asyncio.Future[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._largest = self._limits.max_client_queue_bytes
+        self._heavy = asyncio.Semaphore(HEAVY_AT_WORK)
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -200,8 +203,24 @@ class SojournProtocol(JsonRPCProtocol):
 
     async def _serve(self, request: Request, method: Method, model: Params) -> None:
         CURRENT.set(request)
+        gate = _Gate(self._heavy if method.heavy else None)
+        try:
+            body = await self._body(request, method, model, gate)
+            if self.outbox.full_of_answers:
+                await self.outbox.until_answers_fit()
+        finally:
+            gate.leave()
+        self.requests.discard(request)
+        if request.batch is not None:
+            self._answer(request.batch, body)
+        elif request.id is not None:
+            self.outbox.answer(self.session.frame(body))
+
+    async def _body(self, request: Request, method: Method, model: Params, gate: _Gate) -> bytes:
+        """The request's answer: the result, the error, or that it was cancelled."""
         body: bytes | None = None
         try:
+            await gate.enter()
             if not request.stopped:
                 request.working = True
                 result = await method.handler(self.session, model)
@@ -215,13 +234,7 @@ class SojournProtocol(JsonRPCProtocol):
         request.working = False
         if body is None or request.cancelled:
             body = error_body(request.id, _cancelled(request))
-        if self.outbox.full_of_answers:
-            await self.outbox.until_answers_fit()
-        self.requests.discard(request)
-        if request.batch is not None:
-            self._answer(request.batch, body)
-        elif request.id is not None:
-            self.outbox.answer(self.session.frame(body))
+        return body
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -343,7 +356,25 @@ def _by_others(request: Request) -> bool:
     return task is not None and (task.uncancel() if request.stopped else task.cancelling()) > 0
 
 
-def _cancelled(request: Request) -> rpc.JsonRpcException:
+class _Gate:
+    """Lets few large answers of a connection be made at a time, each until it is in the queue or given up."""
+
+    def __init__(self, gate: asyncio.Semaphore | None) -> None:
+        self._gate = gate
+        self._inside = False
+
+    async def enter(self) -> None:
+        """Waits for a place."""
+        if self._gate is not None:
+            self._inside = await self._gate.acquire()
+
+    def leave(self) -> None:
+        """Frees the place, if there is one."""
+        if self._gate is not None and self._inside:
+            self._gate.release()
+
+
+def _cancelled(request: Request) -> Exception:
     if request.cancelled:
         return rpc.JsonRpcRequestCancelled("The request was cancelled.")
-    return rpc.JsonRpcRequestCancelled("The request was given up: its connection ends.")
+    return Draining("The connection ends before the answer; what was committed of this request stands.")
