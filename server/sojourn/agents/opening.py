@@ -167,7 +167,7 @@ def _leave_finished_call(ledger: Ledger, record: RunRecord) -> None:
     outer = ledger.active_run(parent) if parent is not None else None
     call = ledger.call(record.nested_agent_id, record.nested_call_id)
     if outer is None or not outer.pass_open or call is None or call.state != "dispatched":
-        record.nested_agent_id = record.nested_call_id = None
+        record.nested_agent_id = None  # which call began it is still known, should that call run again
 
 
 def _tell_lost(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, lost: tuple[str, ...]) -> None:

@@ -34,7 +34,8 @@ async def recover(rt: Runtime) -> tuple[list[str], list[str]]:
     for run in sorted(open_runs, key=lambda run: -_depth(run, open_runs)):
         if run.run_id in kept:
             continue
-        if await rt.write("recover", lambda ledger, r=run: _interrupt(rt, ledger, r.run_id)):  # type: ignore[misc]
+        again = await rt.write("recover", lambda ledger, r=run: _interrupt(rt, ledger, r.run_id))  # type: ignore[misc]
+        if again and run.nested_agent_id is None:  # a child inside a call is carried on by its parent's
             resume.append(run.agent_id or "")
     await rt.write("recover", lambda ledger: _show_waiting(ledger, kept))
     look = await rt.store.read(lambda tx: _decided(tx, kept))

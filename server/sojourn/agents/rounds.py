@@ -197,6 +197,11 @@ def advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
     return Wait()
 
 
+def _may_rerun(p: Pass, row: CallRecord) -> bool:
+    """Whether a call was at work in a former life and promises that running it again is harmless (D11)."""
+    return row.state == "dispatched" and row.on_interrupt == "rerun" and row.call_id not in p.running
+
+
 def _child_waits(ledger: Ledger, row: CallRecord) -> bool:
     if row.child_agent_id is None or row.state != "dispatched":
         return False
@@ -221,7 +226,7 @@ def _dispatch(
                 run=record,
             )
             start.append(row)
-        elif row.state == "dispatched" and row.on_interrupt == "rerun" and row.call_id not in p.running:
+        elif _may_rerun(p, row) and not mailbox.take_answer(ledger, agent, record, row):
             start.append(row)
     return start
 
