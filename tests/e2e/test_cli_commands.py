@@ -300,6 +300,7 @@ def test_a_document_that_is_no_run_is_refused(cli: Cli, tmp_path: Path, content:
 
 def test_any_method_can_be_called(cli: Cli) -> None:
     assert cli.json("call", "server/status")[0]["state"] == "ready"
+    cli("create", "listed")
     assert json.loads(cli("call", "agent/list", "-", stdin='{"limit": 1}').out)["agents"]
     refused = cli("call", "agent/get", '{"agentId": "nobody"}')
     assert (refused.code, "-31001" in refused.err) == (1, True)
