@@ -62,7 +62,7 @@ _PARTS = frozenset(("text", "image", "resource", "reasoning", "toolCall", "refus
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage, LateResultMessage, SummaryMessage, SystemMessage)
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 
-Count = Annotated[int, Field(ge=0, strict=True)]
+Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 
 
 class Ending(Value):
@@ -87,8 +87,8 @@ class RunDocument(BaseModel):
     state: State
     turn: Count
     """How many turns were emitted; the number of the last one."""
-    turn_limit: Annotated[int, Field(alias="maxTurns", ge=0, strict=True)]
-    invalid_call_limit: Annotated[int, Field(alias="maxInvalidToolCallRetries", ge=0, strict=True)]
+    turn_limit: Annotated[int, Field(alias="maxTurns", ge=0, le=2**53, strict=True)]
+    invalid_call_limit: Annotated[int, Field(alias="maxInvalidToolCallRetries", ge=0, le=2**53, strict=True)]
     invalid_call_retries: Count
     choice: Annotated[ToolChoice | None, Field(alias="toolChoice")]
     output: OutputRules | None

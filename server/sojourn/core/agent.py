@@ -40,7 +40,7 @@ class AgentConfig(Value):
     system_prompt: str | None = None
     model: str | None = None
     tools: tuple[str, ...] | None = None
-    max_turns: StrictInt | None = Field(default=None, ge=0)
+    max_turns: StrictInt | None = Field(default=None, ge=0, le=1_000_000)
     pause_on_pending: StrictBool | None = None
     on_restart: Literal["pause", "resume"] | None = None
     on_inbox_idle: Literal["wait", "resume"] | None = None

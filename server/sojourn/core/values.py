@@ -70,9 +70,9 @@ def _clean(value: Any, at: str) -> Any:
             return value
         raise InvalidParams(f"{at or 'the value'!r} is {value!r}; a JSON number must be finite.", field=at)
     if isinstance(value, int):
-        if -(2**63) <= value < 2**63:
+        if -(2**63) <= value < 2**64:
             return value
-        raise InvalidParams(f"{at or 'the value'!r} does not fit into 64 bits with a sign.", field=at)
+        raise InvalidParams(f"{at or 'the value'!r} does not fit into 64 bits.", field=at)
     if isinstance(value, dict):
         return _clean_dict(value, at)
     if isinstance(value, list):

@@ -25,7 +25,7 @@ Cursor = Annotated[str, Field(min_length=1, max_length=1000)]
 """Where the next page begins: the `nextCursor` of the page before."""
 Limit = Annotated[StrictInt, Field(ge=1, le=MAX_LIMIT)]
 """How many items a page has at most."""
-Seq = Annotated[StrictInt, Field(ge=0)]
+Seq = Annotated[StrictInt, Field(ge=0, le=2**53)]
 """An event's number; 0 is before the first."""
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 """A tool's name in the form that every provider takes."""
