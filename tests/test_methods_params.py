@@ -66,6 +66,8 @@ WRONG: list[tuple[str, Any, str, str]] = [
     ("agent/list", {"labels": {"x": 1}}, "labels.x", "a valid string"),
     ("agent/attach", {**A, "afterSeq": "0"}, "afterSeq", "a valid integer"),
     ("agent/create", {"config": {"maxTurns": "5"}}, "config.maxTurns", "a valid integer"),
+    ("agent/create", {"config": {"maxTurns": 2**63}}, "config.maxTurns", "less than or equal to 1000000"),
+    ("agent/events", {**A, "afterSeq": 2**63}, "afterSeq", "less than or equal to"),
     ("agent/create", {"config": {"pauseOnPending": 1}}, "config.pauseOnPending", "a valid boolean"),
     ("agent/create", {"config": {"tools": [1]}}, "config.tools[0]", "a valid string"),
     ("agent/create", {"_meta": 1}, "_meta", "a valid dictionary"),
