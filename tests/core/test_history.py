@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-import time
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -790,12 +790,25 @@ def test_a_blank_system_prompt_is_none(system: str | None, expected: str | None)
     assert roles == (["system", "user"] if expected else ["user"])
 
 
-def test_five_thousand_messages_are_projected_in_a_moment() -> None:
-    messages: list[Message] = []
-    for number in range(1250):
-        made = call(f"msg-{number}-call-1")
-        turn = assistant(text("Let me see."), made)
-        messages += [user("word " * 50), turn, tool_result(made, "line " * 50), assistant(text("Done. " * 20))]
-    start = time.process_time()
-    project(messages, MISTRAL)
-    assert time.process_time() - start < 0.5  # it takes a tenth of that; the rest is for a machine under load
+def test_the_work_of_a_projection_grows_with_the_conversation_and_no_faster() -> None:
+    def work(rounds: int) -> int:
+        messages: list[Message] = []
+        for number in range(rounds):
+            made = call(f"msg-{number}-call-1")
+            turn = assistant(text("Let me see."), made)
+            messages += [user("word"), turn, tool_result(made, "line"), assistant(text("Done."))]
+        calls = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            project(messages, MISTRAL)
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    assert work(400) < 2.1 * work(200)

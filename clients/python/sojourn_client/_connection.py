@@ -6,6 +6,7 @@ It lives as long as its socket. Making a new one, and what a client wants from t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -96,6 +97,9 @@ class Connection:
         self._writer.close()
         self._task.cancel()
         await asyncio.wait([self._task])
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self._writer.wait_closed()
 
     async def _send(self, body: dict[str, Any]) -> None:
         if self.closed:

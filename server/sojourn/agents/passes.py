@@ -95,7 +95,6 @@ class Pass:
     model_name: str
     model: Model
     tools: Mapping[str, Tool]
-    max_depth: int = 0
     compact_at: float = 0
     """How full the model's window may get before the conversation is summed up; 0 = however full."""
     compacted_at: int = 0
