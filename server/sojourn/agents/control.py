@@ -75,7 +75,6 @@ class Control:
             if run is not None and run.pass_open:
                 return self._queue(ledger, agent, run, content, caller, queue=queue)
             opening.prompt(
-                self._rt,
                 ledger,
                 _need(p),
                 conversation,
@@ -127,7 +126,7 @@ class Control:
             if old is not None:
                 opening.carry_on(self._rt, ledger, old, cause=cause, origin=caller.origin)
                 return Accepted(agent_id=agent_id, run_id=old.run_id)
-            opening.fresh(self._rt, ledger, _need(p), conversation, cause=cause, origin=caller.origin)
+            opening.fresh(ledger, _need(p), conversation, cause=cause, origin=caller.origin)
             return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
 
         return self._open(agent_id, change, caller=caller, name="accept")
@@ -150,7 +149,6 @@ class Control:
             if run is not None and run.pass_open:
                 raise AgentBusy(f"The child agent {child_id!r} is {agent.state} already.", runId=run.run_id)
             opening.prompt(
-                self._rt,
                 ledger,
                 _need(p),
                 conversation,

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from sojourn.core import events as ev
-from sojourn.core.agent import AgentConfig, EndReason, ErrorInfo, PendingCall, RunOutcome
+from sojourn.core.agent import AgentConfig, EndReason, ErrorInfo, Origin, PendingCall, RunOutcome
 from sojourn.core.approvals import Approval
 from sojourn.core.errors import SojournError
 from sojourn.core.messages import MESSAGE, AssistantMessage, Usage, text_of
@@ -183,12 +183,11 @@ def tell_parent(
         return
     from .inbox import put_answer
 
-    content = last_answer(ledger.tx, agent)
-    if reason == "done":
-        put_answer(ledger, parent.agent_id, call, content=content, error=None, by=agent.agent_id)
-    else:
-        text = error.message if error else f"The child agent {agent.agent_id!r} ended: {reason}."
-        put_answer(ledger, parent.agent_id, call, content=None, error=text, by=agent.agent_id)
+    content, failure = last_answer(ledger.tx, agent), None
+    if reason != "done":
+        failure = error.message if error else f"The child agent {agent.agent_id!r} ended: {reason}."
+    asker, origin = ledger.agent(parent.agent_id), Origin(client_id=agent.agent_id)
+    put_answer(ledger, asker, call, content=content, error=failure, origin=origin)
 
 
 def last_answer(tx: ReadTx, agent: AgentRecord) -> list[Json]:

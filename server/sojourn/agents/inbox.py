@@ -61,18 +61,24 @@ def put(
 
 
 def put_answer(
-    ledger: Ledger, agent_id: str, call: CallRecord, *, content: list[Json] | None, error: str | None, by: str
+    ledger: Ledger,
+    agent: AgentRecord,
+    call: CallRecord,
+    *,
+    content: list[Json] | None,
+    error: str | None,
+    origin: Origin,
+    most: int | None = None,
 ) -> InboxItem:
-    """Appends the answer of a call that nobody answered yet."""
-    agent = ledger.agent(agent_id)
-    call.answered_by, call.answered_at = by, ledger.now
+    """Appends the answer of a call that nobody answered yet. Raises `LimitReached` when `most` items are unread."""
+    call.answered_by, call.answered_at = origin.client_id or "anonymous", ledger.now
     ledger.tx.update(call, "answered_by", "answered_at")
     item: dict[str, Any] = {"kind": "rejection" if error is not None else "result", "call_id": call.call_id}
     if error is not None:
         item["error"] = error
     else:
         item["content"] = content or []
-    return put(ledger, agent, item, origin=Origin(client_id=by))
+    return put(ledger, agent, item, origin=origin, most=most)
 
 
 def answer_call(
@@ -106,10 +112,7 @@ def answer_call(
         ledger.warning(agent, "resultDropped", refused.message, data={"callId": call_id})
         return refused
     assert call is not None
-    call.answered_by, call.answered_at = origin.client_id or "anonymous", ledger.now
-    ledger.tx.update(call, "answered_by", "answered_at")
-    kind = {"kind": "rejection", "error": error} if error is not None else {"kind": "result", "content": content or []}
-    item = put(ledger, agent, {**kind, "call_id": call_id}, origin=origin, most=most)
+    item = put_answer(ledger, agent, call, content=content, error=error, origin=origin, most=most)
     return {"itemId": item.item_id}
 
 

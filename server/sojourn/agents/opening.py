@@ -20,7 +20,6 @@ from .runtime import Conversation, Runtime
 
 
 def prompt(
-    rt: Runtime,
     ledger: Ledger,
     p: Pass,
     conversation: Conversation,
@@ -43,9 +42,7 @@ def prompt(
     p.todo = turns.turn(ledger, p)
 
 
-def fresh(
-    rt: Runtime, ledger: Ledger, p: Pass, conversation: Conversation, *, cause: Cause, origin: Origin | None
-) -> None:
+def fresh(ledger: Ledger, p: Pass, conversation: Conversation, *, cause: Cause, origin: Origin | None) -> None:
     """Resume without an unfinished run: a new run from where the conversation stands. Raises `NothingToResume`."""
     agent = ledger.agent(p.agent_id)
     if not mailbox.gather(ledger, agent) and not agent.needs_reply:
