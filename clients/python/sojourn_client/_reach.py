@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from socket import socket
 
 from sojourn import _paths
 
@@ -35,7 +36,12 @@ class Reach:
             host, port = self._tcp
             return await asyncio.open_connection(host, port)
         step = _launch.reach if self._start else _launch.dial
-        sock = await asyncio.to_thread(step, self.place)
+        dialling = asyncio.get_running_loop().run_in_executor(None, step, self.place)
+        try:
+            sock = await asyncio.shield(dialling)
+        except asyncio.CancelledError:
+            dialling.add_done_callback(_hang_up)  # The thread cannot be stopped; what it still opens, nobody wants.
+            raise
         return await asyncio.open_unix_connection(sock=sock)
 
     def token(self) -> str | None:
@@ -47,6 +53,11 @@ class Reach:
             return file.read_text().strip()
         except FileNotFoundError:
             return None
+
+
+def _hang_up(dialled: asyncio.Future[socket]) -> None:
+    if not dialled.cancelled() and dialled.exception() is None:
+        dialled.result().close()
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
