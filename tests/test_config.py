@@ -231,7 +231,7 @@ WRONG = [
     (
         "[models.gpt]\nbackend = 'openai'\n",
         "'models.gpt.backend'",
-        "it must be 'openai-chat', 'openai-responses', 'anthropic' or 'scripted'.",
+        "it must be 'openai-chat', 'openai-responses', 'anthropic', 'scripted' or 'local'.",
     ),
     (GPT + "base_url = 'localhost:80'\n", "'models.gpt.base_url'", "it must be a URL that begins with http://"),
     ("[models.'a b']\nbackend = 'scripted'\n", "\"models.'a b'\"", "a name has letters, digits"),
@@ -243,6 +243,8 @@ WRONG = [
     ("[agents.a]\npreset = 'b'\n", "'agents.a.preset'", "a preset does not build on another one."),
     ("[models.s]\nbackend = 'scripted'\n", "'models.s.script'", "backend 'scripted' needs it"),
     ("[models.s]\nbackend = 'anthropic'\n", "'models.s.model'", "backend 'anthropic' needs it"),
+    ("[models.l]\nbackend = 'local'\nbase_url = 'http://x'\n", "'models.l.base_url'", "'local' is on this machine"),
+    ("[models.l]\nbackend = 'local'\napi_key_env = 'K'\n", "'models.l.api_key_env'", "'local' is on this machine"),
     (GPT + "script = 'x'\n", "'models.gpt.script'", "only backend 'scripted' takes it."),
     (
         GPT + "api_key_env = 'A'\napi_key_command = 'b'\n",

@@ -104,7 +104,7 @@ class PriceConfig(_Section):
 class ModelConfig(_Section):
     """`[models.NAME]`: a model and how to reach it. None of the three `api_key_*` = no Authorization header."""
 
-    backend: Literal["openai-chat", "openai-responses", "anthropic", "scripted"]
+    backend: Literal["openai-chat", "openai-responses", "anthropic", "scripted", "local"]
     model: str = ""
     base_url: Url | None = None
     api_key_env: Variable | None = None
@@ -135,10 +135,13 @@ class ModelConfig(_Section):
             found.append((keys[1], f"{keys[0]!r} says already where the key is; keep one of them"))
         if self.backend == "scripted" and self.script is None:
             found.append(("script", "backend 'scripted' needs it: a path, or 'builtin:demo'"))
-        if self.backend != "scripted" and not self.model:
+        if self.backend not in ("scripted", "local") and not self.model:
             found.append(("model", f"backend {self.backend!r} needs it: the model's name at the server"))
         if self.backend != "scripted" and self.script is not None:
             found.append(("script", "only backend 'scripted' takes it"))
+        if self.backend == "local":
+            wrong = [name for name in ("base_url", *keys) if getattr(self, name) is not None]
+            found += [(name, "backend 'local' is on this machine and takes none") for name in wrong]
         return found
 
     def spec(self, name: str, base: Path) -> ModelSpec:
@@ -146,6 +149,8 @@ class ModelConfig(_Section):
         values = self.model_dump()
         values["api_key_file"] = _path(self.api_key_file, base)
         values["price"] = None if self.price is None else Price(**self.price.model_dump())
+        if self.backend == "local" and self.model:
+            values["model"] = _path(self.model, base)
         if self.script is not None and not self.script.startswith("builtin:"):
             values["script"] = _path(self.script, base)
         return ModelSpec(name=name, **values)

@@ -153,7 +153,7 @@ async def _models(config: Config, *, ask: bool) -> AsyncIterator[Finding]:
     for name, spec in config.model_specs().items():
         default = ", the default" if name == config.daemon.default_model else ""
         label = f"{name} ({spec.backend}{default})"
-        wrong, advice = _script_fault(spec) if spec.backend == "scripted" else _key_fault(spec)
+        wrong, advice = _FAULTS.get(spec.backend, _key_fault)(spec)
         if ask and not wrong:
             yield await _tried(spec, label)
         else:
@@ -187,6 +187,15 @@ def _key_fault(spec: ModelSpec) -> tuple[str, str]:
         if shutil.which(program) is None:
             return f"there is no command {program!r}", "Install it, or name another api_key_command."
     return "", ""
+
+
+def _local_fault(spec: ModelSpec) -> tuple[str, str]:
+    from sojourn.models._local_files import fault_of
+
+    return fault_of(spec) or ("", "")
+
+
+_FAULTS = {"scripted": _script_fault, "local": _local_fault}
 
 
 def _tools(config: Config) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ class ModelEntry(Result):
 
     `images`, `tools`, `reasoning` and `structuredOutput` say what its protocol carries; whether the model itself can is
     known to its server only. `reasoning`: its thoughts go back to it in later turns. `structuredOutput` is the
-    strongest form.
+    strongest form. `fault` says why a model of this machine cannot run, and what to do about it.
     """
 
     name: str
@@ -30,6 +30,7 @@ class ModelEntry(Result):
     reasoning: bool | None = None
     structured_output: Literal["json_schema", "json_object", "none"] | None = None
     prices: bool = False
+    fault: str | None = None
     default: bool = False
 
 

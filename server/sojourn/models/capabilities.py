@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from ._chat_dialects import OPENAI_URL, dialect_of
+from ._local_files import completed, fault_of, shown_name
 from .base import ModelSpec
 
 DEFAULT_URLS = {
@@ -18,7 +19,9 @@ DEFAULT_URLS = {
 def described(spec: ModelSpec) -> dict[str, Any]:
     """A model as `model/list` shows it, in wire form, without its name."""
     shown: dict[str, Any] = {"backend": spec.backend}
-    if spec.model:
+    if spec.backend == "local":
+        shown |= _local(spec)
+    elif spec.model:
         shown["model"] = spec.model
     if spec.backend in DEFAULT_URLS:
         shown["baseUrl"] = _bare(spec.base_url or DEFAULT_URLS[spec.backend])
@@ -26,6 +29,20 @@ def described(spec: ModelSpec) -> dict[str, Any]:
     if spec.context_window is not None:
         shown["contextWindow"] = spec.context_window
     return {**shown, "prices": spec.price is not None}
+
+
+def _local(spec: ModelSpec) -> dict[str, Any]:
+    fault = fault_of(spec)
+    return {
+        "model": shown_name(spec),
+        "contextWindow": completed(spec).context_window,
+        "dialect": "llama.cpp",
+        "images": False,
+        "tools": True,
+        "reasoning": False,
+        "structuredOutput": "json_schema",
+        **({} if fault is None else {"fault": f"{fault[0]}: {fault[1]}"}),
+    }
 
 
 def _carried(spec: ModelSpec) -> dict[str, Any]:

@@ -37,4 +37,5 @@ BACKENDS: Mapping[str, Factory] = {
     "openai-chat": _lazy("openai_chat", "OpenAIChat"),
     "openai-responses": _lazy("openai_responses", "OpenAIResponses"),
     "anthropic": _lazy("anthropic", "Anthropic"),
+    "local": _lazy("local", "Local"),
 }
