@@ -1,0 +1,90 @@
+--- The list of agents as a buffer, kept fresh, with keys to act on the one under the cursor.
+local agents = require("sojourn.agents")
+local render = require("sojourn.render")
+local config = require("sojourn.config")
+
+local M = {}
+
+local buffer
+local namespace = vim.api.nvim_create_namespace("sojourn_roster")
+
+local function line_of(agent)
+  local icon = config.get().icons[agent.approvals > 0 and "approval" or agent.state] or " "
+  local where = agent.config.cwd and vim.fn.fnamemodify(agent.config.cwd, ":~") or ""
+  return ("%s %-24s %-28s %s"):format(icon, agents.name(agent), agents.describe(agent), where)
+end
+
+local function group_of(agent)
+  if agent.approvals > 0 or agent.state == "interrupted" then
+    return "SojournToolApproval"
+  elseif agent.state == "running" or agent.state == "waiting" then
+    return "SojournToolRunning"
+  end
+  return agent.pendingCalls > 0 and "SojournToolPending" or "SojournOutput"
+end
+
+local function draw()
+  if not buffer or not vim.api.nvim_buf_is_valid(buffer) then
+    return
+  end
+  local found = agents.sorted()
+  local lines = vim.tbl_map(line_of, found)
+  if #lines == 0 then
+    lines = { "No agents yet. :Sojourn new makes one." }
+  end
+  vim.bo[buffer].modifiable = true
+  vim.api.nvim_buf_set_lines(buffer, 0, -1, false, lines)
+  vim.bo[buffer].modifiable = false
+  vim.api.nvim_buf_clear_namespace(buffer, namespace, 0, -1)
+  for index, agent in ipairs(found) do
+    local options = { end_col = #lines[index], hl_group = group_of(agent) }
+    vim.api.nvim_buf_set_extmark(buffer, namespace, index - 1, 0, options)
+  end
+  vim.b[buffer].sojourn_agents = vim.tbl_map(function(agent)
+    return agent.agentId
+  end, found)
+end
+
+local KEYS = {
+  { "<CR>", "chat", "open the chat" },
+  { "s", "stop", "stop the run" },
+  { "r", "resume", "resume" },
+  { "a", "review", "decide what waits" },
+  { "d", "delete", "delete" },
+}
+
+local function map_keys()
+  for _, key in ipairs(KEYS) do
+    vim.keymap.set("n", key[1], function()
+      local agent_id = (vim.b.sojourn_agents or {})[vim.api.nvim_win_get_cursor(0)[1]]
+      if agent_id then
+        vim.cmd.Sojourn({ args = { key[2], agent_id } })
+      end
+    end, { buffer = buffer, nowait = true, desc = "Sojourn: " .. key[3] })
+  end
+  vim.keymap.set("n", "q", "<C-w>c", { buffer = buffer, nowait = true, desc = "Sojourn: close" })
+end
+
+--- Opens the list.
+function M.open()
+  render.highlights()
+  if not buffer or not vim.api.nvim_buf_is_valid(buffer) then
+    buffer = vim.api.nvim_create_buf(false, true)
+    vim.api.nvim_buf_set_name(buffer, "sojourn://")
+    vim.bo[buffer].filetype = "sojourn-agents"
+    map_keys()
+  end
+  if vim.fn.bufwinid(buffer) == -1 then
+    local window = vim.api.nvim_open_win(buffer, true, { split = "below", win = -1, height = 10 })
+    vim.wo[window].wrap, vim.wo[window].number, vim.wo[window].cursorline = false, false, true
+    vim.wo[window].winbar = " agents: <CR> chat, s stop, r resume, a decide, d delete, q close"
+  else
+    vim.api.nvim_set_current_win(vim.fn.bufwinid(buffer))
+  end
+  draw()
+  agents.refresh()
+end
+
+agents.on_change(draw)
+
+return M
