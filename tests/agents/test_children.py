@@ -207,3 +207,29 @@ async def test_stopping_a_parent_stops_its_background_children_too() -> None:
             await running
         below = await h.hub.list_agents(cursor=None, limit=9, state=None, parent_agent_id="a", labels=None)
         assert [a["state"] for a in below["agents"]] == ["idle"]
+
+
+@pytest.mark.parametrize(
+    ("child", "preset", "asks"),
+    [
+        (AgentConfig(tools=("deploy",)), AgentConfig(), False),
+        (AgentConfig(tools=("deploy",), approvals={"deploy": "ask"}), AgentConfig(), True),
+        (AgentConfig(preset="p"), AgentConfig(tools=("deploy",)), False),
+        (AgentConfig(preset="p"), AgentConfig(tools=("deploy",), approvals={"*": "ask"}), True),
+    ],
+)
+async def test_a_child_without_rules_of_its_own_works_under_its_parents(
+    child: AgentConfig, preset: AgentConfig, asks: bool
+) -> None:
+    deploy = ToldTool("deploy", approval="allow")
+    replies = ([call("helper")], [call("deploy")], "child", "parent")
+    async with house(*replies, tools=[helper(config=child), deploy], presets={"p": preset}) as h:
+        await h.agent(approvals={"deploy": "deny"}, limits=Limits(approval_s=60), on_approval_unattended="wait")
+        running = asyncio.create_task(h.prompt())
+        if asks:
+            await h.client.until("nested:approvalRequested")
+            (approval,) = await h.approvals()
+            assert approval["expiresAt"], "the time limit is the parent's"
+            await h.hub.stop(Caller(), "a")
+        await running
+        assert deploy.ran == []

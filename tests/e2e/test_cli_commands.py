@@ -210,6 +210,22 @@ def test_an_approval_is_decided_once(cli: Cli, options: list[str], decision: str
     assert "'cli'" in late.err
 
 
+def test_a_lasting_decision_is_listed_and_can_be_taken_back(cli: Cli) -> None:
+    approval = gated(cli, "lasting")
+    wide = ("--scope", "agent", "--pattern", "target=i*")
+    misfit = cli("approve", approval, "--scope", "agent", "--pattern", "target=db*")
+    assert misfit.code == 1
+    assert "would not let this very call through" in misfit.err
+    assert cli.json("approve", approval, *wide)[0]["decision"]["covers"] == "demo_deploy: target=i*"
+    cli("call", "agent/wait", '{"agentId": "lasting"}')
+    assert "demo_deploy: target=i*" in cli("rules", "lasting").out
+    assert cli.json("rules", "lasting")[0] == {
+        "rule": "demo_deploy: target=i*", "policy": "allow", "source": "agent",
+    }  # fmt: skip
+    assert cli("rules", "lasting", "--revoke", "nothing").code == 1
+    assert "no approval rules" in cli("rules", "lasting", "--revoke", "demo_deploy: target=i*").err
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [

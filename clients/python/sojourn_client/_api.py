@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Replaced,
         Stopped,
     )
-    from sojourn.methods.approval import Approvals, Decided
+    from sojourn.methods.approval import Approvals, Decided, Rules
     from sojourn.methods.inbox import InboxItems, Queued, Removed
     from sojourn.methods.model import Models
     from sojourn.methods.run import Appended, Entries, Exported, RunInfo, RunList, RunRevision, Stepped
@@ -291,6 +291,7 @@ class ApprovalMethods(Namespace):
         content: Content | Unset | None = UNSET,
         reason: str | Unset | None = UNSET,
         scope: Literal["once", "run", "agent"] | Unset | None = UNSET,
+        pattern: str | Unset | None = UNSET,
     ) -> Decided:
         """Decides. The first decision wins; a later one is `alreadyDecided` and says who was first."""
         result: Decided = await self._call(
@@ -303,7 +304,22 @@ class ApprovalMethods(Namespace):
                 "content": content,
                 "reason": reason,
                 "scope": scope,
+                "pattern": pattern,
             },
+        )
+        return result
+
+    async def rules(self, *, agent_id: str) -> Rules:
+        """The approval rules of an agent, lasting decisions among them."""
+        result: Rules = await self._call("approval/rules", {"agentId": agent_id})
+        return result
+
+    async def revoke(self, *, agent_id: str, rule: str, request_id: str | Unset | None = UNSET) -> Rules:
+        """Takes a rule back, also for the rest of an unfinished run. Answers the rules that the agent still has
+        itself.
+        """
+        result: Rules = await self._call(
+            "approval/revoke", {"agentId": agent_id, "rule": rule, "requestId": request_id}
         )
         return result
 
@@ -523,6 +539,7 @@ class Api(Caller):
             "agent/stop",
             "agent/update",
             "approval/decide",
+            "approval/revoke",
             "inbox/push",
             "inbox/reject",
             "inbox/remove",

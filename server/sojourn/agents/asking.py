@@ -39,6 +39,7 @@ class Answer(Value):
     content: str | tuple[InputPart, ...] | None = None
     reason: str | None = None
     scope: str | None = None
+    pattern: str | None = None
 
 
 class Questions:
@@ -120,6 +121,7 @@ class Questions:
                 content=parts(answer.content) if answer.content is not None else None,
                 reason=answer.reason,
                 scope=answer.scope,
+                pattern=answer.pattern,
             )
         except (ClientRefused, ConnectionError, ValidationError, ValueError) as error:
             log.info("The client %s decided nothing about %s: %s", session.client_id, row.approval_id, error)

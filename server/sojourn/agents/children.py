@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from sojourn.core.agent import AgentConfig, RunOutcome
+from sojourn.core.agent import AgentConfig, Limits, RunOutcome
 from sojourn.core.errors import Aborted, LimitReached
 from sojourn.core.messages import TextPart, parts, text_of
 from sojourn.store.base import ReadTx
@@ -23,6 +23,9 @@ from .ledger import Ledger
 if TYPE_CHECKING:
     from .passes import Pass
     from .runtime import Runtime
+
+
+_INHERITED = ("cwd", "on_approval", "on_approval_unattended", "approvals")
 
 
 class Family:
@@ -100,12 +103,7 @@ class Family:
         self._check(ledger)
         parent = ledger.agent(self._p.agent_id)
         self._within_limits(ledger, parent)
-        merged = AgentConfig(
-            model=config.model or (None if config.preset else self._p.config.model),
-            cwd=config.cwd or self._p.config.cwd,
-            on_approval=config.on_approval or self._p.config.on_approval,
-            **config.model_dump(exclude={"model", "cwd", "on_approval"}, exclude_none=True),
-        )
+        merged = heir(config, self._rt.config_of(config), self._p.config)
         ledger.adopt(
             AgentRecord(
                 agent_id=child_id,
@@ -152,6 +150,17 @@ class Family:
             raise LimitReached(
                 f"{parent.agent_id!r} has {count} children; the limit is {fan}.", limit="children", value=count, max=fan
             )
+
+
+def heir(config: AgentConfig, whole: AgentConfig, parent: AgentConfig) -> AgentConfig:
+    """A child's config, with its parent's settings where it (`whole`: with its preset) has none of its own."""
+    taken = {name: getattr(parent, name) for name in _INHERITED if getattr(whole, name) is None}
+    if config.preset is None and config.model is None:
+        taken["model"] = parent.model
+    seconds = parent.limits.approval_s if parent.limits else None
+    if seconds is not None and (whole.limits is None or whole.limits.approval_s is None):
+        taken["limits"] = (whole.limits or Limits()).model_copy(update={"approval_s": seconds})
+    return config.model_copy(update={name: value for name, value in taken.items() if value is not None})
 
 
 def _reply(child_id: str, outcome: RunOutcome) -> ChildReply:

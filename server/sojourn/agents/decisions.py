@@ -6,6 +6,7 @@ arguments in its row. A decision is durable before it is acknowledged; then it w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ from sojourn.core.run import RunEntry
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, EntryRecord, RunRecord
 
-from . import rounds
+from . import clock, policy, rounds
 from .children import descendants
 from .ledger import Ledger, StopAsked, Wake
 from .passes import insert_entry
@@ -53,10 +54,13 @@ async def decide(
     content: tuple[InputPart, ...] | None = None,
     reason: str | None = None,
     scope: str | None = None,
+    pattern: str | None = None,
     by: str | None = None,
 ) -> Any:
     """Decides. Raises `AlreadyDecided` naming the winner, `ApprovalNotFound`, `InvalidParams` for misfit arguments."""
     who = by or caller.client_id or "anonymous"
+    if by is None:
+        await _expire_late(rt, approval_id)
 
     def change(ledger: Ledger) -> dict[str, Any]:
         row = ledger.tx.get(ApprovalRecord, approval_id)
@@ -66,6 +70,7 @@ async def decide(
         if row.decided:
             raise _late(approval)
         _check(rt, ledger, row, decision, arguments)
+        runs = {"approve": approval.args_sha256, "edit": args_sha256(arguments)}.get(decision)
         made = Decision.model_validate(
             {
                 "decision": decision,
@@ -75,6 +80,8 @@ async def decide(
                 "content": content if decision == "answer" else None,
                 "reason": reason,
                 "scope": scope,
+                "covers": _covered(rt, ledger, row, decision, scope, arguments=arguments, pattern=pattern),
+                "args_sha256": runs,
             }
         )
         decided = approval.model_copy(update={"decision": made})
@@ -103,6 +110,8 @@ def _check(rt: Runtime, ledger: Ledger, row: ApprovalRecord, decision: str, argu
     call = ledger.call(row.agent_id, row.call_id)
     assert call is not None
     config = rt.config_of(AgentConfig.model_validate_json(ledger.agent(row.agent_id).config))
+    if policy.forbids(rt, ledger.agent(row.agent_id), call, arguments):
+        raise InvalidParams(f"A rule denies {call.tool_name!r} with these arguments.", field="arguments")
     tool = rt.toolset.tools_for(row.agent_id, config).get(call.tool_name)
     if tool is None:
         return
@@ -113,6 +122,32 @@ def _check(rt: Runtime, ledger: Ledger, row: ApprovalRecord, decision: str, argu
             f"The edited arguments do not fit the schema of {call.tool_name!r}: {why}.",
             field=f"arguments.{place}" if place else "arguments",
         )
+
+
+def _covered(
+    rt: Runtime,
+    ledger: Ledger,
+    row: ApprovalRecord,
+    decision: str,
+    scope: str | None,
+    *,
+    arguments: dict[str, Any] | None,
+    pattern: str | None,
+) -> str | None:
+    """The rule that a lasting decision makes; None for one that counts once."""
+    if decision not in ("approve", "edit") or scope not in ("run", "agent"):
+        if pattern is not None:
+            raise InvalidParams(
+                "A 'pattern' says what a lasting approval covers; it needs the decision 'approve' or 'edit' with the "
+                "scope 'run' or 'agent'.",
+                field="pattern",
+            )
+        return None
+    call = ledger.call(row.agent_id, row.call_id)
+    assert call is not None
+    if arguments is not None:
+        call = replace(call, args=orjson.dumps(arguments).decode())
+    return policy.rule_for(rt, ledger.agent(row.agent_id), call, pattern)
 
 
 def _apply(ledger: Ledger, row: ApprovalRecord, approval: Approval) -> None:
@@ -127,8 +162,8 @@ def _apply(ledger: Ledger, row: ApprovalRecord, approval: Approval) -> None:
     ledger.tx.update(call, "state", "args", "args_sha256", "result")
     rounds.decide_row(ledger, agent, record if record.pass_open else None, row, approval)
     _keep_entry(ledger, record, approval)
-    if made.decision == "approve" and made.scope == "agent":
-        _allow_always(agent, call.tool_name)
+    if made.covers is not None and made.scope == "agent":
+        policy.allow_always(agent, made.covers)
     if made.decision == "abort":
         ledger.tx.publish(StopAsked(row.agent_id))
     _show_state(ledger, agent, record)
@@ -169,16 +204,12 @@ def _keep_entry(ledger: Ledger, record: RunRecord, approval: Approval) -> None:
         "by": made.by,
         "at": made.at,
     }
-    if made.scope and made.decision == "approve":
+    if made.scope and made.decision in ("approve", "edit"):
         value["scope"] = made.scope
+    if made.covers is not None:
+        value["covers"] = made.covers
     position = ledger.tx.count(EntryRecord, run_id=record.run_id)
     insert_entry(ledger, record.run_id, position, RunEntry(kind="approval", turn=record.turn, value=value))
-
-
-def _allow_always(agent: AgentRecord, tool_name: str) -> None:
-    config = orjson.loads(agent.config)
-    config["approvals"] = {**config.get("approvals", {}), tool_name: "allow"}
-    agent.config = orjson.dumps(config).decode()
 
 
 def _show_state(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
@@ -194,6 +225,13 @@ def _show_state(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
             return
         ledger.set_state(parent, "running", "tool")
         inner = outer
+
+
+async def _expire_late(rt: Runtime, approval_id: str) -> None:
+    """A decision that comes after the time limit is too late, however busy the daemon was."""
+    row = await rt.store.read(lambda tx: tx.get(ApprovalRecord, approval_id))
+    if row is not None and not row.decided and row.expires_at and clock.seconds_until(row.expires_at) <= 0:
+        await expire(rt, approval_id)
 
 
 async def expire(rt: Runtime, approval_id: str) -> None:

@@ -23,7 +23,7 @@ from sojourn.store.base import ReadTx, Store
 from sojourn.store.records import AgentRecord, ClientToolRecord, RequestRecord, RunRecord
 from sojourn.tools.table import Toolbox
 
-from . import asking, clock, compaction, decisions, handstep, inbox, opening, recovery, roster, stepping
+from . import asking, clock, compaction, decisions, handstep, inbox, opening, policy, recovery, roster, stepping
 from ._faults import strike
 from .control import Control
 from .ending import agent_view
@@ -426,11 +426,28 @@ class Hub:
         content: tuple[InputPart, ...] | None,
         reason: str | None,
         scope: str | None,
+        pattern: str | None = None,
     ) -> Any:
         """`approval/decide`."""
         return await decisions.decide(
-            self.rt, caller, approval_id, decision, arguments=arguments, content=content, reason=reason, scope=scope
+            self.rt,
+            caller,
+            approval_id,
+            decision,
+            arguments=arguments,
+            content=content,
+            reason=reason,
+            scope=scope,
+            pattern=pattern,
         )
+
+    async def approval_rules(self, agent_id: str) -> dict[str, Any]:
+        """`approval/rules`."""
+        return await policy.listed(self.rt, agent_id)
+
+    async def approval_revoke(self, caller: Caller, agent_id: str, rule: str) -> Any:
+        """`approval/revoke`."""
+        return await policy.revoke(self.rt, caller, agent_id, rule)
 
     # -- runs -------------------------------------------------------------------------------------------------------
 

@@ -118,7 +118,10 @@ def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
         )
         ending.close_record(ledger, agent, record, "failed", end, error=error)
         return False
-    text = "The daemon stopped in the middle of this run. Resume it to go on."
+    text = (
+        f"The daemon stopped in the middle of this run. `sojourn resume {agent.agent_id}` "
+        f"(agent/resume with the agentId {agent.agent_id!r}) carries it on."
+    )
     ledger.warning(agent, "runInterrupted", text, run=record)
     ending.close_record(ledger, agent, record, "interrupted", ending.interrupted_end(ledger, agent, record), error=None)
     return again

@@ -12,13 +12,13 @@ import orjson
 
 from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
-from sojourn.core.approvals import Approval, Decision, PathStep, Policy, args_sha256, misfit, policy_of
+from sojourn.core.approvals import Approval, Decision, PathStep, args_sha256, misfit
 from sojourn.core.errors import Cancelled
 from sojourn.core.run import PendingToolCall
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, RunRecord
 from sojourn.tools.base import ToolOutput
 
-from . import clock, ending, mailbox
+from . import clock, ending, mailbox, policy
 from .ledger import ApprovalClosed, ApprovalOpened, Ledger
 from .passes import Over, Pass, RunTools, Todo, Wait, result_message
 from .runtime import Runtime
@@ -43,10 +43,10 @@ def open_round(ledger: Ledger, rt: Runtime, p: Pass, calls: Sequence[PendingTool
         if row is None:
             row = _new_row(ledger, p, agent, record, pending, position)
             if row.state == "proposed":
-                _gate(ledger, p, agent, record, row)
+                _gate(ledger, rt, p, agent, record, row)
             ledger.adopt_call(row)
         elif row.state == "proposed":
-            _gate(ledger, p, agent, record, row)
+            _gate(ledger, rt, p, agent, record, row)
             ledger.tx.put(row)
     return advance(ledger, rt, p)
 
@@ -87,36 +87,30 @@ def text_result(text: str, *, is_error: bool = True) -> str:
     return orjson.dumps({"content": [{"type": "text", "text": text}], "isError": is_error, "pending": False}).decode()
 
 
-def _gate(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:
-    policy = _policy(p, row)
+def _gate(ledger: Ledger, rt: Runtime, p: Pass, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:
+    said = policy.of(p, row)
     if row.tool_name not in p.tools:
         row.state, row.result = "failed", text_result(f"The tool {row.tool_name!r} is not available any more.")
-    elif policy == "deny":
+    elif said == "deny":
         row.state, row.result = "denied", text_result(f"Denied by policy: {row.tool_name!r} may not run.")
-    elif policy == "ask" and (fault := misfit(orjson.loads(row.args), p.tools[row.tool_name].info.spec.input_schema)):
+    elif said == "ask" and (fault := misfit(orjson.loads(row.args), p.tools[row.tool_name].info.spec.input_schema)):
         place, why = fault
         text = f"Not executed, nobody was asked: the arguments do not fit the schema of {row.tool_name!r}: {why}"
         row.state, row.result = "failed", text_result(f"{text} (at {place!r})." if place else f"{text}.")
-    elif policy == "ask" and on_approval(p, record) == "deny":
+    elif said == "ask" and on_approval(ledger, rt, p, record) == "deny":
         row.state = "denied"
         row.result = text_result(f"Denied: {row.tool_name!r} needs an approval and this agent asks nobody.")
-    elif policy == "ask":
+    elif said == "ask":
         row.state = "awaiting_approval"
         _ask(ledger, p, agent, record, row)
 
 
-def on_approval(p: Pass, record: RunRecord) -> str:
+def on_approval(ledger: Ledger, rt: Runtime, p: Pass, record: RunRecord) -> str:
     """What an open approval does to this run (D8)."""
+    unattended = p.config.on_approval_unattended
+    if unattended is not None and record.on_approval is None and not policy.is_attended(ledger, rt, p):
+        return unattended
     return record.on_approval or p.config.on_approval or "wait"
-
-
-def _policy(p: Pass, row: CallRecord) -> Policy:
-    for entry in p.run.entries_of("approval"):
-        value = entry.value
-        if isinstance(value, dict) and value.get("scope") == "run" and value.get("toolName") == row.tool_name:
-            return "allow"
-    tool = p.tools.get(row.tool_name)
-    return policy_of(row.tool_name, p.config.approvals or {}, tool.info.approval if tool else "ask")
 
 
 def _ask(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:
@@ -132,6 +126,7 @@ def _ask(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: Ca
         args_sha256=row.args_sha256,
         since=ledger.now,
         expires_at=clock.later(seconds) if seconds else None,
+        covers=policy.covers(p, row),
     )
     ledger.tx.insert(
         ApprovalRecord(
@@ -190,7 +185,7 @@ def advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
         return RunTools(tuple(start))
     if not asked:
         return close_round(ledger, rt, p, rows)
-    if on_approval(p, record) == "pause":
+    if on_approval(ledger, rt, p, record) == "pause":
         return ending.end(ledger, p, "paused")
     ledger.set_state(agent, "waiting", "approval")
     p.save(ledger)
@@ -217,7 +212,10 @@ def _dispatch(
     for row in rows:
         if places <= len(start):
             break
-        if row.state in ("proposed", "approved"):
+        if row.state == "approved" and not policy.is_bound(ledger, row):
+            row.state, row.result = "failed", text_result(policy.CHANGED)
+            ledger.tx.update(row, "state", "result")
+        elif row.state in ("proposed", "approved"):
             row.state = "dispatched"
             ledger.tx.update(row, "state")
             ledger.event(

@@ -1,4 +1,4 @@
-"""`approvals`, `approve`: calls that wait for somebody's decision."""
+"""`approvals`, `approve`, `rules`: calls that wait for somebody's decision, and what need not ask any more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from ._app import Exit, Failure, JsonFlag, Options, client, command, say
+from ._app import AgentArgument, Exit, Failure, JsonFlag, Options, client, command, say
 from ._show import DECIDED, arguments, json_line, table
 
 
@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
     """Enters the commands."""
     command(app)(approvals)
     command(app)(approve)
+    command(app)(rules)
 
 
 async def approvals(
@@ -61,11 +62,15 @@ async def approve(
         Optional[str],  # noqa: UP045
         typer.Option("--scope", metavar="once|run|agent", help="How far an approval reaches."),
     ] = None,
+    pattern: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--pattern", metavar="PATTERN", help="What a lasting approval covers, e.g. 'git status *'."),
+    ] = None,
     json: JsonFlag = False,
 ) -> int | None:
     """Decides an approval. It approves, unless an option says otherwise. The first decision wins."""
     decision = _decision(deny=deny, edit=edit, answer=answer, abort=abort)
-    extra = {"reason": reason, "scope": scope}
+    extra = {"reason": reason, "scope": scope, "pattern": pattern}
     params = {"approvalId": approval, **decision, **{key: value for key, value in extra.items() if value is not None}}
     async with client(options) as daemon:
         decided = (await daemon.call("approval/decide", params))["approval"]
@@ -74,6 +79,30 @@ async def approve(
     else:
         say(f"{decided['toolName']}: {DECIDED[decided['decision']['decision']]}.")
     return Exit.DONE
+
+
+async def rules(
+    options: Options,
+    agent: AgentArgument,
+    *,
+    revoke: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--revoke", metavar="RULE", help="Take this rule back."),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """The approval rules of an agent, lasting decisions among them; `--revoke` takes one back."""
+    async with client(options) as daemon:
+        if revoke is not None:
+            await daemon.call("approval/revoke", {"agentId": agent, "rule": revoke})
+        found = (await daemon.call("approval/rules", {"agentId": agent}))["rules"]
+    if json:
+        for rule in found:
+            json_line(rule)
+    elif not found:
+        say(f"{agent} has no approval rules; its tools' own hold.")
+    else:
+        table(("RULE", "POLICY", "FROM"), [(rule["rule"], rule["policy"], rule["source"]) for rule in found])
 
 
 def _decision(*, deny: bool, edit: str | None, answer: str | None, abort: bool) -> dict[str, Any]:

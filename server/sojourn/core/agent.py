@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt
+from pydantic import AfterValidator, Field, StrictBool, StrictFloat, StrictInt
 
+from . import rules
 from .approvals import Approval, Policy
 from .messages import InputPart, Message, Usage
 from .values import Json, Value
@@ -19,6 +20,15 @@ EndReason = Literal["done", "paused", "stopped", "maxTurns", "failed", "interrup
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 """An id that a client may choose. Never used as a path, always safe as one."""
 ClientId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+
+
+def _is_rule(key: str) -> str:
+    rules.parse(key)
+    return key
+
+
+RuleKey = Annotated[str, AfterValidator(_is_rule)]
+"""Which calls an approval rule is about: `*`, a tool's name, or `NAME: PATTERN` (core/rules.py)."""
 
 
 class Limits(Value):
@@ -45,7 +55,8 @@ class AgentConfig(Value):
     on_restart: Literal["pause", "resume"] | None = None
     on_inbox_idle: Literal["wait", "resume"] | None = None
     on_approval: OnApproval | None = None
-    approvals: dict[str, Policy] | None = None
+    on_approval_unattended: OnApproval | None = None
+    approvals: dict[RuleKey, Policy] | None = None
     limits: Limits | None = None
     sampling: dict[str, Any] | None = None
     compact_at: StrictFloat | None = Field(default=None, ge=0, le=1)

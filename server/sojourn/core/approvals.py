@@ -36,6 +36,10 @@ class Decision(Value):
     content: tuple[InputPart, ...] | None = None
     reason: str | None = None
     scope: Literal["once", "run", "agent"] | None = None
+    covers: str | None = None
+    """The approval rule that a scope of `run` or `agent` has made."""
+    args_sha256: str | None = None
+    """The hash of what runs, where the decision allows a call to run."""
 
 
 class Approval(Value):
@@ -52,6 +56,8 @@ class Approval(Value):
     since: str
     expires_at: str | None = None
     editable: bool = True
+    covers: str | None = None
+    """The approval rule that a scope of `run` or `agent` makes, unless the decision names a pattern of its own."""
     decision: Decision | None = None
 
 

@@ -6,9 +6,9 @@ Docs and clients are typed from the two tables at the end.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import StrictBool, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from sojourn.core.agent import Agent, Origin
 from sojourn.core.approvals import Approval
@@ -80,13 +80,18 @@ class ApprovalQuestion(Value):
 
 
 class DecisionFields(Value):
-    """A decision, as `approval/decide` takes it and `approval/request` is answered with."""
+    """A decision, as `approval/decide` takes it and `approval/request` is answered with.
+
+    `scope`: it counts `once`, for the rest of the `run`, or for the `agent` for good. A lasting one makes the approval
+    rule that the approval names as `covers`; with `pattern` the rule `TOOL: PATTERN`.
+    """
 
     decision: Literal["approve", "deny", "edit", "answer", "abort"]
     arguments: dict[str, Any] | None = None
     content: ResultContent | None = None
     reason: str | None = None
     scope: Literal["once", "run", "agent"] | None = None
+    pattern: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> DecisionFields:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from sojourn.core.agent import AgentConfig
 from sojourn.core.approvals import Policy
 from sojourn.core.messages import Content, InputPart, ToolSpec, parts
+from sojourn.core.rules import Subject
 
 OnInterrupt = Literal["fail", "rerun"]
 
@@ -18,12 +19,14 @@ class ToolInfo:
     """A tool as the daemon knows it. `approval` is its own policy; `source` says where it comes from.
 
     `on_interrupt`: `rerun` promises that running a call again after a crash is harmless; its id is the key (D11).
+    `subject` is the argument that approval patterns look at; None: `command`, `path` or `url`, where there is one.
     """
 
     spec: ToolSpec
     approval: Policy = "ask"
     on_interrupt: OnInterrupt = "fail"
     source: str = "builtin"
+    subject: Subject | None = None
 
 
 @dataclass(frozen=True, slots=True)

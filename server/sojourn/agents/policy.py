@@ -1,0 +1,209 @@
+"""What may run without asking, and what a lasting approval covers.
+
+A decision with a scope makes an approval rule (core/rules.py): `run` for the rest of its run, kept in the decision's
+entry; `agent` for good, kept in the agent's config. Such a rule lifts an `ask`, never a `deny`; it can be listed and
+taken back. Without patterns and lasting approvals a call costs one look into a dict.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from sojourn.core import rules
+from sojourn.core.agent import AgentConfig, Caller
+from sojourn.core.approvals import Approval, Policy, args_sha256, policy_of
+from sojourn.core.errors import InvalidParams
+from sojourn.core.run import RunEntry
+from sojourn.store.base import ReadTx
+from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, EntryRecord, RunRecord
+from sojourn.tools.base import Tool
+
+from .ledger import Ledger
+from .passes import Pass, insert_entry, read_entries
+from .runtime import Runtime
+
+REVOKED = "approvalRevoked"
+"""The kind of the entries that take a rule back for the rest of a run."""
+CHANGED = "Not executed: its arguments are not those that were approved."
+
+
+def of(p: Pass, row: CallRecord) -> Policy:
+    """The policy of a call of a pass."""
+    tool = p.tools.get(row.tool_name)
+    own: Policy = tool.info.approval if tool is not None else "ask"
+    given = p.config.approvals or {}
+    lasting = lasting_of(p.run.entries) if p.run.entries else {}
+    if lasting:
+        given = {key: policy for key, policy in given.items() if lasting.get(key, True)}
+    if not rules.are_simple(given):
+        policy = rules.judge(call_of(row, tool, p.config.cwd), given, own)
+    else:
+        policy = policy_of(row.tool_name, given, own)
+    if policy != "ask" or not lasting:
+        return policy
+    call = call_of(row, tool, p.config.cwd)
+    held = (key for key, holds in lasting.items() if holds)
+    return "allow" if any(rules.lets_through(call, key, given, own) for key in held) else "ask"
+
+
+def call_of(row: CallRecord, tool: Tool | None, cwd: str | None) -> rules.Call:
+    """A call as rules look at it."""
+    info = tool.info if tool is not None else None
+    return rules.Call(
+        tool_name=row.tool_name,
+        args=orjson.loads(row.args),
+        schema=info.spec.input_schema if info else {},
+        subject=info.subject if info else None,
+        cwd=cwd,
+        resolve=os.path.realpath,
+    )
+
+
+def lasting_of(entries: Iterable[RunEntry], *scopes: str) -> dict[str, bool]:
+    """The rules that decisions of a run have made for its rest, and whether each still holds or was taken back."""
+    found: dict[str, bool] = {}
+    for entry in entries:
+        value = entry.value
+        if not isinstance(value, dict):
+            continue
+        if entry.kind == "approval" and value.get("scope") in (scopes or ("run", "agent")):
+            found[str(value.get("covers") or value.get("toolName"))] = True
+        elif entry.kind == REVOKED:
+            found[str(value.get("rule"))] = False
+    return found
+
+
+def covers(p: Pass, row: CallRecord) -> str | None:
+    """The rule that a lasting approval of this call would make, for the approval that is asked."""
+    tool = p.tools.get(row.tool_name)
+    own: Policy = tool.info.approval if tool is not None else "ask"
+    return rules.covering(call_of(row, tool, p.config.cwd), p.config.approvals or {}, own)
+
+
+def rule_for(rt: Runtime, agent: AgentRecord, row: CallRecord, pattern: str | None) -> str:
+    """The rule of a decision with a scope. Raises `InvalidParams` when it would not let this very call through."""
+    config = rt.config_of(AgentConfig.model_validate_json(agent.config))
+    tool = rt.toolset.tools_for(agent.agent_id, config).get(row.tool_name)
+    own: Policy = tool.info.approval if tool is not None else "ask"
+    call, given = call_of(row, tool, config.cwd), config.approvals or {}
+    if pattern is None:
+        rule = rules.covering(call, given, own)
+        if rule is None:
+            raise InvalidParams(
+                f"No lasting approval can cover this call of {row.tool_name!r}: another rule is in the way, or it is "
+                "too long. Approve it once.",
+                field="scope",
+            )
+        return rule
+    rule = f"{row.tool_name}: {pattern}"
+    try:
+        rules.parse(rule)
+    except ValueError as error:
+        raise InvalidParams(f"The pattern cannot be used: {error}.", field="pattern") from None
+    if not rules.lets_through(call, rule, given, own):
+        raise InvalidParams(
+            f"The rule {rule!r} would not let this very call through: it does not fit (one plain command without "
+            "operators, redirections and expansions is needed for a shell), or another rule is in the way.",
+            field="pattern",
+        )
+    return rule
+
+
+def forbids(rt: Runtime, agent: AgentRecord, row: CallRecord, arguments: dict[str, Any]) -> bool:
+    """Whether a rule denies the call with these (edited) arguments."""
+    config = rt.config_of(AgentConfig.model_validate_json(agent.config))
+    tool = rt.toolset.tools_for(agent.agent_id, config).get(row.tool_name)
+    call = rules.Call(
+        tool_name=row.tool_name,
+        args=arguments,
+        schema=tool.info.spec.input_schema if tool else {},
+        subject=tool.info.subject if tool else None,
+        cwd=config.cwd,
+        resolve=os.path.realpath,
+    )
+    return rules.judge(call, config.approvals or {}, "ask") == "deny"
+
+
+def allow_always(agent: AgentRecord, rule: str) -> None:
+    """Keeps a rule in the agent's config."""
+    config = orjson.loads(agent.config)
+    config["approvals"] = {**config.get("approvals", {}), rule: "allow"}
+    agent.config = orjson.dumps(config).decode()
+
+
+def is_attended(ledger: Ledger, rt: Runtime, p: Pass) -> bool:
+    """Whether a client that answers approvals is attached to the agent or an ancestor."""
+    line, agent = [p.agent_id], ledger.agent(p.agent_id)
+    while agent.parent_agent_id is not None and agent.parent_agent_id not in line:
+        line.append(agent.parent_agent_id)
+        agent = ledger.agent(agent.parent_agent_id)
+    return any(session.answers_approvals for session in rt.feed.sessions_of(line))
+
+
+def is_bound(ledger: Ledger, row: CallRecord) -> bool:
+    """Whether what would run is what was approved: the row's arguments, its hash and the decision's are one."""
+    for asked in ledger.tx.find(ApprovalRecord, agent_id=row.owner, call_id=row.call_id):
+        approval = Approval.model_validate_json(asked.body)
+        made = approval.decision
+        bound = (made.args_sha256 if made is not None else None) or approval.args_sha256
+        return bound == row.args_sha256 == args_sha256(orjson.loads(row.args))
+    return False
+
+
+# -- what is listed and taken back ------------------------------------------------------------------------------------
+
+
+async def listed(rt: Runtime, agent_id: str) -> dict[str, Any]:
+    """The approval rules of an agent: its own, its preset's, and those of its unfinished run."""
+
+    def query(tx: ReadTx) -> tuple[AgentRecord | None, list[str]]:
+        agent = tx.get(AgentRecord, agent_id)
+        return agent, _of_run(tx, agent) if agent is not None else []
+
+    await rt.agent(agent_id)
+    agent, of_run = await rt.store.read(query)
+    assert agent is not None
+    own = AgentConfig.model_validate_json(agent.config)
+    every = rt.config_of(own).approvals or {}
+    found = [
+        {"rule": key, "policy": policy, "source": "agent" if key in (own.approvals or {}) else "preset"}
+        for key, policy in every.items()
+    ]
+    return {"rules": found + [{"rule": key, "policy": "allow", "source": "run"} for key in of_run]}
+
+
+def _of_run(tx: ReadTx, agent: AgentRecord) -> list[str]:
+    record = tx.get(RunRecord, agent.active_run_id) if agent.active_run_id else None
+    entries = read_entries(tx, record.run_id) if record is not None else []
+    return [rule for rule, holds in lasting_of(entries, "run").items() if holds]
+
+
+async def revoke(rt: Runtime, caller: Caller, agent_id: str, rule: str) -> Any:
+    """Takes a rule back: out of the agent's own config, and for the rest of its unfinished run."""
+
+    def change(ledger: Ledger) -> dict[str, Any]:
+        agent = ledger.agent(agent_id)
+        record = ledger.active_run(agent)
+        config = orjson.loads(agent.config)
+        own = config.get("approvals") or {}
+        of_run = _of_run(ledger.tx, agent)
+        if rule not in own and rule not in of_run:
+            there = ", ".join(map(repr, dict.fromkeys([*own, *of_run]))) or "none"
+            raise InvalidParams(
+                f"The agent {agent_id!r} has no rule {rule!r} of its own; it has: {there}.", field="rule"
+            )
+        if rule in own:
+            config["approvals"] = {key: policy for key, policy in own.items() if key != rule}
+            agent.config = orjson.dumps(config).decode()
+        if record is not None:
+            value: dict[str, Any] = {"rule": rule, "by": caller.client_id or "anonymous", "at": ledger.now}
+            position = ledger.tx.count(EntryRecord, run_id=record.run_id)
+            insert_entry(ledger, record.run_id, position, RunEntry(kind=REVOKED, turn=record.turn, value=value))
+        left = config.get("approvals", {}).items()
+        return {"rules": [{"rule": key, "policy": policy, "source": "agent"} for key, policy in left]}
+
+    return await rt.answer_once(caller, "update", change)
