@@ -110,7 +110,10 @@ async def talk(client: Client) -> None:
     item = (await client.call("inbox/push", agentId="a", content="Never mind"))["itemId"]
     assert len((await client.call("inbox/list", agentId="a"))["items"]) == 2
     await client.call("inbox/remove", agentId="a", itemId=item)
-    await client.call("approval/decide", approvalId=found["approvals"][0]["approvalId"], decision="approve")
+    approval = found["approvals"][0]
+    await client.call("approval/decide", approvalId=approval["approvalId"], decision="approve", scope="agent")
+    (rule,) = (await client.call("approval/rules", agentId=approval["agentId"]))["rules"]
+    await client.call("approval/revoke", agentId=approval["agentId"], rule=rule["rule"])
     outcome = await client.call("agent/wait", agentId="a", runId=accepted["runId"])
     assert outcome["reason"] == "done"
     (pending,) = (await client.call("agent/pendingCalls", agentId="a"))["pendingCalls"]
