@@ -15,8 +15,9 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from sojourn.core.servers import looks_secret
+
 ENV_PREFIX = "SOJOURN__"
-_SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|credentials?)$|passw(or)?d|^bearer|^auth", re.IGNORECASE)
 _ADVICE = (
     "a key itself never stands in the config: put it into an environment variable or a file, and name that with {how}"
 )
@@ -82,11 +83,6 @@ def unknown_variables(names: Iterable[str], known: Iterable[str]) -> list[Fault]
     return found
 
 
-def looks_secret(name: str) -> bool:
-    """Whether something of this name is usually a secret."""
-    return _SECRET.search(name) is not None
-
-
 def key_of(loc: Location) -> str:
     """A location as it stands in the file: `models.gpt.base_url`, `mcp.servers.x.args[0]`."""
     text = ""
@@ -104,6 +100,8 @@ def _message(detail: ErrorDetails, model: type[BaseModel], loc: Location) -> str
         return unknown_key(str(loc[-1]), _keys_at(model, loc[:-1]), table=f"[{key_of(loc[:-1])}]")
     if kind == "missing":
         return "it must be given"
+    if "[key]" in detail["loc"] and loc[-2:-1] in (("servers",), ("mcp_servers",)):
+        return "a server's name has up to 32 letters and digits, with single '_' or '-' between them only"
     if "[key]" in detail["loc"]:
         return "a name has letters, digits, '.', '_' and '-' only, and begins with a letter or digit"
     message = re.sub(r"^Value error, ", "", detail["msg"])

@@ -8,13 +8,11 @@ place. A key itself never stands in a config; models name where theirs is kept.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -28,35 +26,19 @@ from pydantic import (
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sojourn import _paths
+from sojourn.core import servers
 from sojourn.core.agent import AgentConfig, Limits, Name
-from sojourn.core.approvals import Policy
+from sojourn.core.servers import SECRET_HEADERS, ServerName, Url, Variable
 from sojourn.models.base import ModelSpec
 from sojourn.models.prices import Price
 
-from ._config_faults import ENV_PREFIX, ConfigError, Fault, faults_of, looks_secret, unknown_key, unknown_variables
+from ._config_faults import ENV_PREFIX, ConfigError, Fault, faults_of, unknown_key, unknown_variables
 
 OFFLINE = "offline"
-_SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
 
 Seconds = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
 Bytes = Annotated[StrictInt, Field(ge=1024)]
 Count = Annotated[StrictInt, Field(ge=1)]
-
-
-def _is_variable(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError("it must be the name of an environment variable: letters, digits and '_'")
-    return name
-
-
-def _is_url(url: str) -> str:
-    if not re.fullmatch(r"https?://[^/@\s]+(/\S*)?", url):
-        raise ValueError("it must be a URL that begins with http:// or https:// and has no user or password in it")
-    return url
-
-
-Variable = Annotated[str, AfterValidator(_is_variable)]
-Url = Annotated[str, AfterValidator(_is_url)]
 
 
 class _Section(BaseModel):
@@ -123,7 +105,7 @@ class ModelConfig(_Section):
     @field_validator("headers")
     @classmethod
     def _no_key(cls, headers: dict[str, str]) -> dict[str, str]:
-        if found := sorted(name for name in headers if name.lower() in _SECRET_HEADERS):
+        if found := sorted(name for name in headers if name.lower() in SECRET_HEADERS):
             raise ValueError(f"header {found[0]!r} carries a key; name where the key is kept with api_key_env")
         return headers
 
@@ -163,40 +145,16 @@ class ToolsConfig(_Section):
     packages: StrictBool = True
 
 
-class McpServer(_Section):
+class McpServer(servers.McpServer):
     """`[mcp.servers.NAME]`: a server of tools, started with `command` (stdio) or reached at `url` (streamable HTTP)."""
 
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict)
-    pass_env: tuple[Variable, ...] = ()
-    cwd: str | None = None
-    url: Url | None = None
-    bearer_token_env: Variable | None = None
-    approval: Policy = "ask"
-
-    @field_validator("env")
-    @classmethod
-    def _no_key(cls, env: dict[str, str]) -> dict[str, str]:
-        if found := sorted(name for name in env if looks_secret(name)):
-            raise ValueError(
-                f"{found[0]!r} looks like a key; set it in the daemon's environment and name it in pass_env"
-            )
-        return env
-
-    def faults(self) -> list[tuple[str, str]]:
-        """What does not fit together, as (key, what would be right)."""
-        if (self.command is None) == (self.url is None):
-            return [("command" if self.command is None else "url", "a server has either a 'command' or a 'url'")]
-        names = ("args", "env", "pass_env", "cwd") if self.command is None else ("bearer_token_env",)
-        other = "command" if self.command is None else "url"
-        return [(name, f"only a server with a {other!r} takes it") for name in names if getattr(self, name)]
+    model_config = ConfigDict(validate_by_alias=False)
 
 
 class McpConfig(_Section):
     """`[mcp]`: servers of tools."""
 
-    servers: dict[Name, McpServer] = Field(default_factory=dict)
+    servers: dict[ServerName, McpServer] = Field(default_factory=dict)
 
 
 class _PresetLimits(Limits):
@@ -209,6 +167,7 @@ class Preset(AgentConfig):
     model_config = ConfigDict(validate_by_alias=False)
 
     limits: _PresetLimits | None = None
+    mcp_servers: dict[ServerName, McpServer] | None = None  # type: ignore[assignment]  # the same, by other key names
 
 
 class Config(BaseSettings):
@@ -253,6 +212,14 @@ class Config(BaseSettings):
         """The configured models by name; the offline one is always there."""
         base = self._file.parent if self._file else Path.cwd()
         return {name: model.spec(name, base) for name, model in self.models.items()}
+
+    def mcp_servers(self) -> dict[str, servers.McpServer]:
+        """The configured servers of tools by name; a relative `cwd` counts from the file."""
+        base = self._file.parent if self._file else Path.cwd()
+        return {
+            name: server.model_copy(update={"cwd": _path(server.cwd, base)})
+            for name, server in self.mcp.servers.items()
+        }
 
     def presets(self) -> dict[str, AgentConfig]:
         """The presets by name."""

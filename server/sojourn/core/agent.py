@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, StrictFloat, StrictInt
+from pydantic import AfterValidator, Field, StrictBool, StrictFloat, StrictInt, field_validator
 
 from . import rules
 from .approvals import Approval, Policy
 from .messages import InputPart, Message, Usage
+from .servers import McpServer, ServerName
 from .values import Json, Value
 
 AgentState = Literal["idle", "running", "waiting", "paused", "interrupted"]
@@ -61,6 +62,15 @@ class AgentConfig(Value):
     sampling: dict[str, Any] | None = None
     compact_at: StrictFloat | None = Field(default=None, ge=0, le=1)
     cwd: str | None = None
+    mcp_servers: dict[ServerName, McpServer] | None = None
+
+    @field_validator("mcp_servers")
+    @classmethod
+    def _whole(cls, servers: dict[str, McpServer] | None) -> dict[str, McpServer] | None:
+        for name, server in (servers or {}).items():
+            for key, message in server.faults():
+                raise ValueError(f"server {name!r}, {key!r}: {message}")
+        return servers
 
     def over(self, base: AgentConfig) -> AgentConfig:
         """This config on top of `base`: what is set here wins, `approvals`, `limits` and `sampling` key by key."""
