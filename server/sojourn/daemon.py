@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sojourn.models.base import Model
     from sojourn.rpc.host import Host
     from sojourn.rpc.stdio import Stdio
+    from sojourn.tools.mcp import McpServers
     from sojourn.tools.table import Toolbox
 
 log = logging.getLogger(__name__)
@@ -138,7 +140,7 @@ class _Daemon:
         log.info("Ending: %s.", why)
         self._over.set()
         if within_s is not None:
-            timer = threading.Timer(within_s, os._exit, (0,))
+            timer = threading.Timer(within_s, _cut_off, (0,))
             timer.daemon = True
             timer.start()
 
@@ -154,6 +156,7 @@ class _Daemon:
                 models=_models(self._config),
                 default_model=self._config.daemon.default_model,
                 toolbox=_toolbox(self._config),
+                servers=_servers(self._config, self._state_dir),
                 limits=_hub_limits(self._config),
                 presets=self._config.presets(),
             ) as hub:
@@ -236,7 +239,7 @@ class _Daemon:
 
         def heard(number: int) -> None:
             if self._over.is_set():
-                os._exit(128 + number)  # Whoever says it twice means now.
+                _cut_off(128 + number)  # Whoever says it twice means now.
             self.end(signal.Signals(number).name)
 
         for number in numbers:
@@ -291,6 +294,12 @@ def _toolbox(config: Config) -> Toolbox:
     return Toolbox.standard(demo=config.tools.demo, packages=config.tools.packages)
 
 
+def _servers(config: Config, state_dir: Path) -> McpServers:
+    from sojourn.tools.mcp import McpServers
+
+    return McpServers(config.mcp_servers(), notes=state_dir / "mcp-tasks")
+
+
 def _hub_limits(config: Config) -> Any:
     from dataclasses import fields
 
@@ -341,6 +350,13 @@ def _only(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def _cut_off(code: int) -> None:
+    """Ends the process here and now, and the processes of tools that would outlive it."""
+    if (process := sys.modules.get("sojourn.tools.mcp.process")) is not None:
+        process.kill_groups()
+    os._exit(code)
 
 
 def _leave(threads: ThreadPoolExecutor, code: int) -> None:

@@ -112,7 +112,7 @@ def _check(rt: Runtime, ledger: Ledger, row: ApprovalRecord, decision: str, argu
     config = rt.config_of(AgentConfig.model_validate_json(ledger.agent(row.agent_id).config))
     if policy.forbids(rt, ledger.agent(row.agent_id), call, arguments):
         raise InvalidParams(f"A rule denies {call.tool_name!r} with these arguments.", field="arguments")
-    tool = rt.toolset.tools_for(row.agent_id, config).get(call.tool_name)
+    tool = rt.toolset.tools_for(row.agent_id, config, also=(call.tool_name,)).get(call.tool_name)
     if tool is None:
         return
     fault = misfit(arguments, tool.info.spec.input_schema)

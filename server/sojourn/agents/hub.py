@@ -21,6 +21,7 @@ from sojourn.models.base import Model
 from sojourn.models.capabilities import described
 from sojourn.store.base import ReadTx, Store
 from sojourn.store.records import AgentRecord, ClientToolRecord, RequestRecord, RunRecord
+from sojourn.tools.mcp import McpServers
 from sojourn.tools.table import Toolbox
 
 from . import asking, clock, compaction, decisions, handstep, inbox, opening, policy, recovery, roster, stepping
@@ -39,7 +40,7 @@ from .ledger import (
     Wake,
 )
 from .runtime import HubLimits, Runtime, Struck
-from .toolset import Toolset
+from .toolset import Handle, Toolset
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Hub:
         models: Mapping[str, Callable[[], Model]],
         default_model: str,
         toolbox: Toolbox,
+        servers: McpServers | None = None,
         limits: HubLimits | None = None,
         presets: Mapping[str, AgentConfig] | None = None,
     ) -> None:
@@ -69,7 +71,7 @@ class Hub:
         self.on_state: Callable[[str, str | None], None] = lambda _state, _reason: None
         self.on_shutdown: Callable[[str], None] = lambda _mode: None
         self.feed = Feed(store, self.spawn)
-        self._toolset = Toolset(toolbox, wait_s=(limits or HubLimits()).client_tool_wait_s)
+        self._toolset = Toolset(toolbox, servers, wait_s=(limits or HubLimits()).client_tool_wait_s)
         self._toolset.spawn = self.spawn
         self.rt = Runtime(
             store=store,
@@ -98,6 +100,7 @@ class Hub:
         self._toolset.load(await self._store.read(lambda tx: tx.find(ClientToolRecord)))
         await self._recover()
         await self._tidy()
+        self._toolset.servers.resume(lambda agent_id, tool: Handle(self.rt, agent_id, f"tool.{tool}"))
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -110,6 +113,7 @@ class Hub:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.5)
+        ending = asyncio.create_task(self._toolset.servers.aclose())
         self.rt.live.clear()
         with contextlib.suppress(SojournError):
             await self._store.write(lambda _tx: None)  # behind what the cancelled tasks had given to the store
@@ -118,6 +122,7 @@ class Hub:
         for model in self._made.values():
             await model.aclose()
         await self._toolset.toolbox.aclose()
+        await ending
 
     async def _recover(self) -> None:
         self._control.recovering = True
@@ -534,7 +539,7 @@ class Hub:
         if agent_id is not None:
             agent = await self.rt.agent(agent_id)
             config = self.rt.config_of(AgentConfig.model_validate_json(agent.config))
-        return {"tools": self._toolset.listed(agent_id, config)}
+        return {"tools": await self._toolset.listed(agent_id, config)}
 
     async def models(self) -> dict[str, Any]:
         """`model/list`."""

@@ -68,14 +68,7 @@ async def leave_tools(p: Pass) -> None:
 
 
 async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
-    request = ModelRequest(
-        messages=todo.messages,
-        system=p.config.system_prompt,
-        tools=tuple(tool.info.spec for tool in p.tools.values()),
-        sampling=p.config.sampling or {},
-        turn=todo.turn,
-    )
-    answering = asyncio.create_task(_stream(rt, p, todo, request), name=f"model {p.agent_id}")
+    answering = asyncio.create_task(_stream(rt, p, todo), name=f"model {p.agent_id}")
     try:
         await _answered_or_stopped(p, answering)
         if not answering.done():
@@ -144,7 +137,15 @@ async def _cancel(task: asyncio.Task[object]) -> None:
         task.exception()  # marks it as seen
 
 
-async def _stream(rt: Runtime, p: Pass, todo: AskModel, request: ModelRequest) -> tuple[ModelAnswer, turns.Timing]:
+async def _stream(rt: Runtime, p: Pass, todo: AskModel) -> tuple[ModelAnswer, turns.Timing]:
+    await rt.toolset.ready(rt, p)
+    request = ModelRequest(
+        messages=todo.messages,
+        system=p.config.system_prompt,
+        tools=tuple(tool.info.spec for tool in p.tools.values()),
+        sampling=p.config.sampling or {},
+        turn=todo.turn,
+    )
     began = time.monotonic()
     first: float | None = None
     answer: ModelAnswer | None = None

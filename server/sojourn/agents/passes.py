@@ -121,6 +121,8 @@ class Pass:
     broken: StorageError | None = None
     """A result could not be committed: the driver gives up and leaves the run as it is on disk."""
     stop_asked: bool = False
+    told: set[str] = field(default_factory=set)
+    """What its clients were told of tools that are missing."""
     asking: asyncio.Future[None] | None = None
     """Done when the model call under way has ended, or is to be given up."""
     task: asyncio.Task[None] | None = None
@@ -268,7 +270,9 @@ def new_pass(rt: Runtime, agent: AgentRecord, record: RunRecord, run: AgentRun, 
         config=config,
         model_name=name,
         model=rt.model_of(name),
-        tools=rt.toolset.tools_for(agent.agent_id, config),
+        tools=rt.toolset.tools_for(
+            agent.agent_id, config, also=[call.name for call in run.round.calls] if run.round else ()
+        ),
         compact_at=rt.limits.compact_at if config.compact_at is None else config.compact_at,
         saved_messages=len(run.messages),
         saved_model_calls=len(run.model_calls),

@@ -1,4 +1,4 @@
-"""Which tools an agent has, and running one: built-in and Python tools by its config, client tools always.
+"""Which tools an agent has, and running one: built-in, Python and MCP tools by its config, client tools always.
 
 Client tools are durable by name; who runs them is a connection. A call whose owner is away is pending, and is sent once
 when the owner registers again.
@@ -7,7 +7,7 @@ when the owner registers again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,6 +18,7 @@ from sojourn.core.messages import Content, ToolSpec, parts
 from sojourn.store.records import CallRecord, ClientToolRecord
 from sojourn.tools.base import InboxHandle, Tool, ToolContext, ToolInfo, ToolOutput
 from sojourn.tools.client import ClientTool, OwnerAway, through_inbox
+from sojourn.tools.mcp import McpServers
 from sojourn.tools.table import Toolbox
 
 from . import children, inbox
@@ -34,8 +35,9 @@ EVERYBODY = "*"
 class Toolset:
     """The tools of all agents."""
 
-    def __init__(self, toolbox: Toolbox, *, wait_s: float) -> None:
+    def __init__(self, toolbox: Toolbox, servers: McpServers | None = None, *, wait_s: float) -> None:
         self.toolbox = toolbox
+        self.servers = servers or McpServers()
         self._wait_s = wait_s
         self._owners: dict[str, list[Subscriber]] = {}
         self._client_tools: dict[tuple[str, str], ClientTool] = {}
@@ -92,20 +94,44 @@ class Toolset:
 
         return ClientTool(info, client_id, send, wait_s=self._wait_s, spawn=spawn)
 
-    def tools_for(self, agent_id: str, config: AgentConfig) -> dict[str, Tool]:
-        """The tools of an agent by name. Raises `UnknownTool` when the config names one that is not there."""
-        tools: dict[str, Tool] = dict(self.toolbox.select(config.tools))
+    def tools_for(self, agent_id: str, config: AgentConfig, also: Collection[str] = ()) -> dict[str, Tool]:
+        """The tools of an agent by name. Raises `UnknownTool` when the config names one that is not there.
+
+        Those of MCP servers as far as they are known; `also` names some that it has called (after a restart no server
+        was asked yet).
+        """
+        names, servers = self.servers.split(config)
+        tools: dict[str, Tool] = dict(self.toolbox.select(names))
+        if servers:
+            for name, offered in self.servers.tools_of(servers, config, also).items():
+                tools.setdefault(name, offered)
         for scope in (EVERYBODY, agent_id):
             for (of, name), tool in self._client_tools.items():
                 if of == scope:
                     tools[name] = tool
         return tools
 
-    def listed(self, agent_id: str | None, config: AgentConfig | None) -> list[dict[str, Any]]:
-        """The tools as `tool/list` shows them."""
+    async def ready(self, rt: Runtime, p: Pass) -> None:
+        """Before a model call: waits for MCP servers that were not asked yet, and takes in what all of them offer now.
+
+        What is missing is told, once a pass.
+        """
+        servers = self.servers.split(p.config)[1]
+        if not servers:
+            return
+        problems = [problem.message for problem in await self.servers.ready(servers, p.config)]
+        p.tools = self.tools_for(p.agent_id, p.config)
+        fresh = [text for text in problems if text not in p.told]
+        if fresh:
+            p.told.update(fresh)
+            await rt.write("tell", lambda ledger: _tell_missing(ledger, p, fresh))
+
+    async def listed(self, agent_id: str | None, config: AgentConfig | None) -> list[dict[str, Any]]:
+        """The tools as `tool/list` shows them; MCP servers are started for it."""
         if agent_id is not None and config is not None:
+            await self.servers.ready(self.servers.split(config)[1], config)
             return [_entry(tool.info, None) for tool in self.tools_for(agent_id, config).values()]
-        entries = [_entry(tool.info, None) for tool in self.toolbox]
+        entries = [_entry(tool.info, None) for tool in (*self.toolbox, *await self.servers.listed())]
         for (scope, _), client_tool in self._client_tools.items():
             entries.append(_entry(client_tool.info, None if scope == EVERYBODY else scope))
         return entries
@@ -133,6 +159,8 @@ class Toolset:
     def _claim(self, ledger: Ledger, scope: str, name: str, client_id: str) -> None:
         if name in self.toolbox:
             raise AlreadyExists(f"The tool name {name!r} is taken by a built-in tool.", tool=name)
+        if self.servers.claims(name):
+            raise AlreadyExists(f"The tool name {name!r} belongs to an MCP server of that name.", tool=name)
         for row in ledger.tx.find(ClientToolRecord, name=name):
             overlaps = EVERYBODY in (row.scope, scope) or row.scope == scope
             if row.client_id != client_id and overlaps:
@@ -188,6 +216,12 @@ class Toolset:
             await through_inbox(ctx, output)
         elif output.sent is False:  # the owner left again before anything went out
             await rt.write("tools", lambda ledger: _unsent(ledger, row))
+
+
+def _tell_missing(ledger: Ledger, p: Pass, texts: list[str]) -> None:
+    agent, record = p.records(ledger)
+    for text in texts:
+        ledger.warning(agent, "toolsMissing", text, run=record)
 
 
 def _unsent(ledger: Ledger, row: CallRecord) -> None:

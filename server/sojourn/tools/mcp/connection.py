@@ -71,7 +71,10 @@ class Connection:
     # -- the owner's part -------------------------------------------------------------------------------------------
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Connects, calls `on_ready`, and returns when the connection is over. Raises `ServerDown` with the reason."""
+        """Connects, calls `on_ready`, and returns when it was ended by `end` or because it was idle for long.
+
+        Raises `ServerDown` with the reason of every other end.
+        """
         try:
             with self._scope:
                 async with self._streams() as (reads, writes):
@@ -85,6 +88,8 @@ class Connection:
                             self.listing = await self._list()
                         on_ready()
                         await self._serve()
+                    if self._over:
+                        raise ServerDown(self._epitaph())
         except Exception as error:
             raise ServerDown(self._reason(error)) from error
         finally:
@@ -117,6 +122,7 @@ class Connection:
             await self._session.discover()
 
     async def _serve(self) -> None:
+        """Until it is over, or idle for too long."""
         while not self._over:
             with anyio.move_on_after(self._idle_s()) as waiting:
                 await self._news.wait()

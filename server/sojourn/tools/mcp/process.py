@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -23,7 +24,9 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from sojourn.core.errors import InvalidParams
 from sojourn.core.servers import McpServer
+from sojourn.core.values import clean
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +65,6 @@ class ServerProcess:
         self._pace = _Pace(MESSAGES_PER_S, 1.0)
         self._log_pace = _Pace(LOG_LINES, LOG_SPAN_S)
         self._tasks: list[asyncio.Task[None]] = []
-        self._incoming, self.reads = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        self.writes, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
     async def __aenter__(self) -> Self:
         assert self._server.command is not None
@@ -79,6 +80,8 @@ class ServerProcess:
             limit=MAX_MESSAGE_BYTES,
         )
         _groups.add(self._child.pid)
+        self._incoming, self.reads = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        self.writes, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         for work in (self._read(), self._write(), self._read_errors()):
             self._tasks.append(asyncio.create_task(work, name=f"mcp {self._name}"))
         return self
@@ -139,9 +142,11 @@ class ServerProcess:
         try:
             return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValueError:
-            if line.strip() and garbage == 0:
-                log.warning("The MCP server %r wrote to its stdout what is no message: %s", self._name, _shown(line))
-            return None
+            if line.startswith(b"{") and (message := _mended(line)) is not None:
+                return message
+        if line.strip() and garbage == 0:
+            log.warning("The MCP server %r wrote to its stdout what is no message: %s", self._name, _shown(line))
+        return None
 
     async def _read_errors(self) -> None:
         assert self._child.stderr is not None
@@ -232,6 +237,15 @@ class _Pace:
         """Returns when one more may be."""
         if not self.allows():
             await asyncio.sleep(max(0.0, self._since + self._span_s - time.monotonic()))
+
+
+def _mended(line: bytes) -> SessionMessage | None:
+    """The message in a line that Python reads and the SDK does not: half characters, which JavaScript lets through."""
+    try:
+        data = clean(json.loads(line.decode("utf-8", "replace")))
+        return SessionMessage(jsonrpc_message_adapter.validate_python(data, by_name=False))
+    except (ValueError, RecursionError, InvalidParams):
+        return None
 
 
 def _shown(line: bytes) -> str:

@@ -97,15 +97,20 @@ class Server:
 
     async def _own(self, before: asyncio.Task[None] | None, started: asyncio.Future[Connection]) -> None:
         """One life: the task that owns the connection. It first waits for the end of the life before."""
-        began = time.monotonic()
-        why = "its connection has ended"
+        if before is not None:
+            await asyncio.wait({before})
         try:
-            if before is not None:
-                await asyncio.wait({before})
+            self._check_may_start()  # how the life before ended is known only now
+        except ServerDown as error:
+            self._started = None
+            started.set_exception(error)
+            return
+        began = time.monotonic()
+        why: str | None = None
+        try:
             kind = await asyncio.to_thread(_import_connection)  # half a second that the loop need not spend
             connection = self._connection = kind(self.name, self.config, lambda: self._listed(connection))
-            if self._closed:
-                raise ServerDown("it was ended with the daemon")
+            self._check_may_start()
             await connection.run(lambda: self._is_up(connection, started))
         except ServerDown as error:
             why = str(error)
@@ -128,12 +133,15 @@ class Server:
         for problem in connection.listing.problems:
             log.warning("The MCP server %r: %s", self.name, problem)
 
-    def _is_down(self, why: str, started: asyncio.Future[Connection], *, lived_s: float) -> None:
+    def _is_down(self, why: str | None, started: asyncio.Future[Connection], *, lived_s: float) -> None:
         was_up = self._started is not started
         self._connection = None
         if not was_up:
             self._started = None
-        if self._closed:
+        if why is None and not self._closed:
+            log.info("The MCP server %r was ended, nobody had used it for long.", self.name)
+            return
+        if why is None or self._closed:
             why = "it was ended with the daemon"
         self._failures = 1 if was_up and lived_s >= STEADY_S else self._failures + 1
         pause = 0.0 if self._failures == 1 and was_up else FIRST_PAUSE_S * 2 ** (self._failures - 1)
