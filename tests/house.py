@@ -24,6 +24,7 @@ from sojourn.store.base import Store
 from sojourn.store.memory import MemoryStore
 from sojourn.store.sqlite import SqliteStore
 from sojourn.tools.base import OnInterrupt, ToolContext, ToolInfo, ToolOutput
+from sojourn.tools.mcp import McpServers
 from sojourn.tools.table import Toolbox
 
 WAIT_S = 10
@@ -279,6 +280,7 @@ async def house(
     limits: HubLimits | None = None,
     presets: Mapping[str, AgentConfig] | None = None,
     extra_tools: Sequence[Any] = (),
+    servers: McpServers | None = None,
 ) -> AsyncIterator[House]:
     """A running hub. `path`: on SQLite there (open it again to see what a restart sees), else in memory."""
     model = SaidModel(*replies)
@@ -288,6 +290,7 @@ async def house(
         models={"said": lambda: model},
         default_model="said",
         toolbox=Toolbox([*tools, *extra_tools]),
+        servers=servers,
         limits=limits,
         presets=presets,
     )

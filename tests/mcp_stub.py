@@ -43,9 +43,9 @@ def tool(name: str, schema: Any = OBJECT, **more: Any) -> dict[str, Any]:
 
 
 def tools() -> list[dict[str, Any]]:
-    names = "echo die slow late garbage flood big shout refuse malformed env grow ask parts progress".split()
-    found = [tool(name) for name in names]
-    found[0] = tool("echo", {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]})
+    names = ("echo", "die", "slow", "late", "garbage", "flood", "big", "shout", "refuse", "malformed", "env", "grow")
+    found = [tool(name) for name in (*names, "ask", "parts", "progress")]
+    found[0]["inputSchema"] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     if "--bad-schemas" in FLAGS:
         found += [
             tool("no-object", "string"),
@@ -70,7 +70,7 @@ def task_state(task_id: str) -> dict[str, Any] | None:
     if not file.exists():
         return None
     job = json.loads(file.read_text())
-    job["status"] = job["status"] if time.time() >= job["due"] or job["status"] == "cancelled" else "working"
+    job["status"] = job["status"] if time.time() >= job["due"] else "working"
     return {
         "taskId": task_id,
         "status": job["status"],
@@ -132,7 +132,7 @@ def call(id: Any, params: dict[str, Any]) -> None:  # noqa: C901 - a list of cas
         case "malformed":
             send(id=id, result={"content": "no list"})
         case "env":
-            send(id=id, result={"content": [], "structuredContent": dict(os.environ)})
+            send(id=id, result={"content": [], "structuredContent": {**os.environ, "CWD": os.getcwd()}})
         case "grow":
             more.append(tool(f"grown-{len(more)}"))
             for _ in range(args.get("times", 1)):

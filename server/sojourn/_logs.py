@@ -31,7 +31,7 @@ class Log:
         root = logging.getLogger()
         root.handlers[:] = [self._queued]
         root.setLevel(level.upper())
-        for noisy in ("httpx", "httpcore", "pygls", "mcp", "asyncio"):
+        for noisy in ("httpx", "httpcore", "httpx2", "pygls", "mcp", "client", "asyncio"):
             logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))  # They log whole messages at INFO.
         self._thread.start()
 

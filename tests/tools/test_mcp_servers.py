@@ -5,89 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_bench import EVERYTHING, STUB, Bench, bench, gone, stub
+from tool_fakes import FakeHost
+
 from sojourn.core.agent import AgentConfig
 from sojourn.core.messages import ImagePart, ResourcePart, text_of
 from sojourn.core.servers import McpServer
-from sojourn.tools.base import Tool, ToolOutput
-from sojourn.tools.mcp import McpServers, ServerProblem
+from sojourn.tools.mcp import McpServers
 from sojourn.tools.mcp import process as mcp_process
 from sojourn.tools.mcp import server as mcp_server
-from tool_fakes import FakeHost
 
 pytestmark = pytest.mark.anyio
-
-STUB = str(Path(__file__).parents[1] / "mcp_stub.py")
-EVERYTHING = AgentConfig(tools=("*",))
-WAIT_S = 20
-
-
-@dataclass
-class Bench:
-    """Servers, and short words for what tests do with them."""
-
-    servers: McpServers
-    world: Path
-    host: FakeHost = field(default_factory=FakeHost)
-
-    async def tools(self, config: AgentConfig = EVERYTHING) -> dict[str, Tool]:
-        async with asyncio.timeout(WAIT_S):
-            used = self.servers.split(config)[1]
-            await self.servers.ready(used, config)
-            return self.servers.tools_of(used, config)
-
-    async def problems(self, config: AgentConfig = EVERYTHING) -> list[ServerProblem]:
-        async with asyncio.timeout(WAIT_S):
-            return await self.servers.ready(self.servers.split(config)[1], config)
-
-    async def call(self, name: str, **args: Any) -> ToolOutput:
-        tools = await self.tools()
-        async with asyncio.timeout(WAIT_S):
-            return await tools[name].execute(args, self.host.context(name))
-
-    def happened(self, what: str) -> list[str]:
-        lines = self.world.read_text().splitlines() if self.world.exists() else []
-        return [line for line in lines if line.startswith(what)]
-
-    async def until(self, test: Callable[[], Any]) -> Any:
-        async with asyncio.timeout(WAIT_S):
-            while not (found := test()):
-                await asyncio.sleep(0.01)
-            return found
-
-
-def stub(world: Path, *flags: str, env: dict[str, str] | None = None, **more: Any) -> McpServer:
-    return McpServer(
-        command=sys.executable, args=("-S", STUB, *flags), env={"WORLD": str(world), **(env or {})}, **more
-    )
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Path:
     return tmp_path / "world"
-
-
-@asynccontextmanager
-async def bench(world: Path, *flags: str, name: str = "stub", **more: Any) -> AsyncIterator[Bench]:
-    servers = McpServers({name: stub(world, *flags, **more)})
-    try:
-        yield Bench(servers, world)
-    finally:
-        async with asyncio.timeout(WAIT_S):
-            await servers.aclose()
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 async def test_a_server_is_started_by_its_first_need_once_for_all_and_ended_with_the_rest(world: Path) -> None:
@@ -248,9 +185,7 @@ async def test_a_message_over_the_limit_ends_the_connection_with_its_size(
         assert text_of((await b.call("stub__echo", text="again")).content) == "again"
 
 
-async def test_a_flood_on_stderr_blocks_nothing_and_fills_no_log(
-    world: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_flood_on_stderr_blocks_nothing_and_fills_no_log(world: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with bench(world) as b:
         assert text_of((await b.call("stub__shout", lines=20_000)).content) == "shouted"
@@ -314,7 +249,7 @@ async def test_a_server_that_does_not_start_says_why_and_costs_only_its_tools(
         problems = await b.problems()
         assert [problem.server for problem in problems] == ["bad"]
         assert said in problems[0].message
-        assert set(name.partition("__")[0] for name in await b.tools()) == {"stub"}
+        assert {name.partition("__")[0] for name in await b.tools()} == {"stub"}
         used = servers.split(EVERYTHING)[1]
         stubbed = servers.tools_of(used, EVERYTHING, also=("bad__thing",))["bad__thing"]
         output = await stubbed.execute({}, b.host.context())
@@ -437,9 +372,7 @@ async def test_what_is_left_at_the_last_moment_is_killed(world: Path) -> None:
         assert os.path.exists(f"/proc/{os.getpid()}")
 
 
-async def test_a_connection_that_fails_in_an_unknown_way_is_told(
-    world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_fails_in_an_unknown_way_is_told(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def __init__(self, *_: Any) -> None:
             raise OverflowError("what is this")

@@ -87,7 +87,7 @@ def covers(p: Pass, row: CallRecord) -> str | None:
 def rule_for(rt: Runtime, agent: AgentRecord, row: CallRecord, pattern: str | None) -> str:
     """The rule of a decision with a scope. Raises `InvalidParams` when it would not let this very call through."""
     config = rt.config_of(AgentConfig.model_validate_json(agent.config))
-    tool = rt.toolset.tools_for(agent.agent_id, config).get(row.tool_name)
+    tool = rt.toolset.tools_for(agent.agent_id, config, also=(row.tool_name,)).get(row.tool_name)
     own: Policy = tool.info.approval if tool is not None else "ask"
     call, given = call_of(row, tool, config.cwd), config.approvals or {}
     if pattern is None:
@@ -116,7 +116,7 @@ def rule_for(rt: Runtime, agent: AgentRecord, row: CallRecord, pattern: str | No
 def forbids(rt: Runtime, agent: AgentRecord, row: CallRecord, arguments: dict[str, Any]) -> bool:
     """Whether a rule denies the call with these (edited) arguments."""
     config = rt.config_of(AgentConfig.model_validate_json(agent.config))
-    tool = rt.toolset.tools_for(agent.agent_id, config).get(row.tool_name)
+    tool = rt.toolset.tools_for(agent.agent_id, config, also=(row.tool_name,)).get(row.tool_name)
     call = rules.Call(
         tool_name=row.tool_name,
         args=arguments,

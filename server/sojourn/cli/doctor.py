@@ -48,8 +48,8 @@ ModelsFlag = Annotated[bool, typer.Option("--models", help="Also ask each model 
 async def doctor(options: Options, *, json: JsonFlag = False, models: ModelsFlag = False) -> int:
     """Checks everything and says what to do. Exit code 1 when something is wrong.
 
-    Looks at config, state, socket, daemon, models and tools. Starts nothing, and sends nothing to any model unless
-    --models asks for it: then each gets one cheap request.
+    Looks at config, state, socket, daemon, models and tools. Starts each MCP server for a moment and nothing else, and
+    sends nothing to any model unless --models asks for it: then each gets one cheap request.
     """
     wrong = 0
     async for finding in _findings(options, ask_models=models):
@@ -80,6 +80,8 @@ async def _findings(options: Options, *, ask_models: bool) -> AsyncIterator[Find
         async for finding in _models(config, ask=ask_models):
             yield finding
         for finding in _tools(config):
+            yield finding
+        async for finding in _mcp(config):
             yield finding
 
 
@@ -207,15 +209,38 @@ def _tools(config: Config) -> Iterator[Finding]:
     for problem in toolbox.problems:
         advice = "Repair or uninstall that package, or set tools.packages = false."
         yield Finding("tools", False, f"{problem.source}: {problem.message}", advice)
-    for name, server in config.mcp.servers.items():
-        yield _mcp(name, server)
 
 
-def _mcp(name: str, server: McpServer) -> Finding:
-    if server.command is not None and shutil.which(server.command) is None:
-        advice = "Install it, or correct the path."
-        return Finding("mcp", False, f"{name}: there is no command {server.command!r}", advice)
-    return Finding("mcp", True, f"{name}: {server.command or server.url}")
+async def _mcp(config: Config) -> AsyncIterator[Finding]:
+    """Starts each server, asks it for its tools, and ends it."""
+    import logging
+
+    from sojourn.tools.mcp import McpServers
+
+    logging.getLogger().addHandler(logging.NullHandler())  # what goes wrong is in the findings
+    servers = McpServers(config.mcp_servers())
+    try:
+        for name, server in config.mcp.servers.items():
+            if not server.enabled:
+                yield Finding("mcp", True, f"{name}: switched off")
+                continue
+            names, problems = await servers.trial(name)
+            if names or not problems:
+                yield Finding("mcp", True, f"{name}: {len(names)} tools: {', '.join(names)}")
+            for problem in problems:
+                yield Finding("mcp", False, f"{name}: {problem.message}", _mcp_advice(server, bool(names)))
+    finally:
+        await servers.aclose()
+
+
+def _mcp_advice(server: McpServer, works: bool) -> str:
+    if works:
+        return "Tell whoever made the server; its other tools can be used."
+    if server.command is None:
+        return f"See whether {server.url} is the right address, and the server is there."
+    if shutil.which(server.command) is None:
+        return "Install it, or correct the path."
+    return f"Try it by hand: {' '.join([server.command, *server.args])}"
 
 
 def _print(finding: Finding) -> None:

@@ -276,6 +276,8 @@ class Connection:
                 return f"it answered with something that is not MCP ({_first(error)})"
             case OSError() if self._process is None and self._server.command is not None:
                 return f"{self._server.command!r} cannot be started: {error.strerror} ({error.filename!r})"
+            case _ if self._server.url is not None:
+                return f"{self._server.url} cannot be reached ({type(error).__name__}: {error})"
             case _:
                 return f"{type(error).__name__}: {error}"
 

@@ -52,8 +52,11 @@ def _embedded(found: types.TextResourceContents | types.BlobResourceContents) ->
 
 
 def _says(parts: list[InputPart], structured: Any) -> bool:
+    wrapped = structured.get("result") if isinstance(structured, dict) and len(structured) == 1 else None
     for part in parts:
         if isinstance(part, TextPart):
+            if part.text == wrapped:  # how the Python SDK gives a text a structure
+                return True
             try:
                 if json.loads(part.text) == structured:
                     return True

@@ -152,9 +152,7 @@ async def _last(server: Server, note: Note) -> ToolOutput:
     while True:
         left = note.until - time.time()
         if left <= 0:
-            return ToolOutput.error(
-                f"The MCP server {server.name!r} did not finish the task in the time it gave itself."
-            )
+            return ToolOutput.error(f"The MCP server {server.name!r} did not finish the task in time.")
         try:
             async with asyncio.timeout(left):
                 return await _outcome(server, note.task_id, lambda _text, _fraction: None)
