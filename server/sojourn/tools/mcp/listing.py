@@ -45,7 +45,8 @@ def read_listing(server: str, entries: Iterable[Any], *, tasks: bool) -> Listing
         except (ValueError, RecursionError, InvalidParams) as error:
             name = entry.get("name") if isinstance(entry, dict) else None
             reason = "its schema is nested too deep" if isinstance(error, RecursionError) else str(error)
-            problems.append(f"Its tool {str(name)[:100]!r} is left out: {reason}.")
+            which = f"Its tool {name[:100]!r}" if isinstance(name, str) else "One of its tools"
+            problems.append(f"{which} is left out: {reason}.")
             continue
         if tool.spec.name in tools:
             problems.append(f"Its tool {tool.raw!r} is left out: it was listed twice.")
