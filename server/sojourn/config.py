@@ -141,6 +141,7 @@ class ModelConfig(_Section):
 class ToolsConfig(_Section):
     """`[tools]`: which tools agents may name besides those that belong to the daemon itself."""
 
+    files: StrictBool = True
     demo: StrictBool = True
     packages: StrictBool = True
 

@@ -291,7 +291,7 @@ def _models(config: Config) -> dict[str, Callable[[], Model]]:
 def _toolbox(config: Config) -> Toolbox:
     from sojourn.tools.table import Toolbox
 
-    return Toolbox.standard(demo=config.tools.demo, packages=config.tools.packages)
+    return Toolbox.standard(files=config.tools.files, demo=config.tools.demo, packages=config.tools.packages)
 
 
 def _servers(config: Config, state_dir: Path) -> McpServers:

@@ -40,6 +40,16 @@ def ended(words: str, **more: Any) -> dict[str, Any]:
         pytest.param([said("Hello")], "Hello\n", id="a replayed message is said whole"),
         pytest.param([delta("hm", "reasoning"), delta("{", "toolArguments")], "", id="only text is streamed"),
         pytest.param([said("hi", "user")], "> hi\n", id="a user"),
+        pytest.param(
+            [
+                {
+                    "type": "approvalRequested",
+                    "approval": {**APPROVAL, "preview": {"path": "f", "text": "-a\n+b\x1b[2J\n"}},
+                }
+            ],
+            "-a\n+b[2J\n? rm f waits for a decision: sojourn approve p\n",
+            id="a change that waits",
+        ),
         pytest.param([nested(delta("x")), nested(said("child"))], "  ↳ child\n", id="a child is told when it is done"),
         pytest.param(
             [delta("bad"), {"type": "messageReset", "messageId": "m", "reason": "retry"}, delta("good"), said("good")],

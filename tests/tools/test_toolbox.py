@@ -174,14 +174,20 @@ def test_a_package_that_cannot_be_imported_costs_only_itself() -> None:
     assert "ModuleNotFoundError" in problem.message
 
 
-async def test_the_standard_table_has_delegate_and_the_demo() -> None:
+FILES = ("read", "write", "edit", "list", "glob", "grep")
+
+
+async def test_the_standard_table_has_delegate_the_files_and_the_demo() -> None:
     toolbox = Toolbox.standard(packages=False)
     sources = {one.info.spec.name: one.info.source for one in toolbox}
     assert sources == {
         "delegate": "builtin",
+        **dict.fromkeys(FILES, "builtin"),
         **{f"demo_{name}": "demo" for name in ("build", "deploy", "time", "sleep", "fail", "echo")},
     }
-    assert list(Toolbox.standard(demo=False, packages=False).select(("*",))) == ["delegate"]
+    assert list(Toolbox.standard(files=False, demo=False, packages=False).select(("*",))) == ["delegate"]
+    assert tuple(toolbox.select(("files",))) == FILES
+    assert list(toolbox.select(("demo_time", "files", "read"))) == ["demo_time", *FILES]
     await toolbox.aclose()
 
 

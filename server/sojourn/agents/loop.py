@@ -18,11 +18,12 @@ from contextlib import aclosing
 from typing import Any
 
 from sojourn.core.errors import Aborted, ModelError, SojournError, StorageError
+from sojourn.core.messages import ToolCallPart
 from sojourn.models.base import ModelAnswer, ModelDelta, ModelEvent, ModelNotice, ModelRequest, ModelReset
 from sojourn.store.records import CallRecord
 from sojourn.tools.base import ToolOutput
 
-from . import compaction, rounds, turns
+from . import compaction, previews, rounds, turns
 from . import events_out as out
 from .ledger import Ledger
 from .passes import AskModel, Compact, Over, Pass, RunTools, Streamed, Todo, Wait
@@ -87,7 +88,19 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
     finally:
         p.asking = None
         await _cancel(answering)
+    p.previews.clear()
+    if calls := previews.wanted(p, answer):
+        await _look_ahead(rt, p, calls)
     return await rt.write("model", lambda ledger: turns.answered(ledger, rt, p, answer, timing))
+
+
+async def _look_ahead(rt: Runtime, p: Pass, calls: list[ToolCallPart]) -> None:
+    looking = asyncio.create_task(previews.look_ahead(rt, p, calls), name=f"previews {p.agent_id}")
+    try:
+        await _answered_or_stopped(p, looking)
+    finally:
+        p.asking = None
+        await _cancel(looking)
 
 
 async def _compact(rt: Runtime, p: Pass, todo: Compact) -> Todo:

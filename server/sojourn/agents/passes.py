@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -31,6 +31,9 @@ from sojourn.tools.base import Tool
 
 from .ledger import Ledger
 from .runtime import Conversation, Runtime
+
+if TYPE_CHECKING:
+    from .previews import Previews
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class Pass:
     todo: Todo | None = None
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """Tool calls at work in this process."""
+    previews: Previews = field(default_factory=dict)
+    """What the calls of the last answer would change."""
     streamed: dict[int, Streamed] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     nudged: bool = False

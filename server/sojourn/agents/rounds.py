@@ -12,7 +12,7 @@ import orjson
 
 from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
-from sojourn.core.approvals import Approval, Decision, PathStep, args_sha256, misfit
+from sojourn.core.approvals import Approval, Decision, PathStep, Preview, args_sha256, misfit
 from sojourn.core.errors import Cancelled
 from sojourn.core.run import PendingToolCall
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, RunRecord
@@ -21,6 +21,7 @@ from sojourn.tools.base import ToolOutput
 from . import clock, ending, mailbox, policy
 from .ledger import ApprovalClosed, ApprovalOpened, Ledger
 from .passes import Over, Pass, RunTools, Todo, Wait, result_message
+from .previews import Faulty
 from .runtime import Runtime
 
 INTERRUPTED = (
@@ -100,6 +101,8 @@ def _gate(ledger: Ledger, rt: Runtime, p: Pass, agent: AgentRecord, record: RunR
     elif said == "ask" and on_approval(ledger, rt, p, record) == "deny":
         row.state = "denied"
         row.result = text_result(f"Denied: {row.tool_name!r} needs an approval and this agent asks nobody.")
+    elif said == "ask" and isinstance(preview := p.previews.get((row.tool_name, row.args_sha256)), Faulty):
+        row.state, row.result = "failed", text_result(preview.text)
     elif said == "ask":
         row.state = "awaiting_approval"
         _ask(ledger, p, agent, record, row)
@@ -115,6 +118,7 @@ def on_approval(ledger: Ledger, rt: Runtime, p: Pass, record: RunRecord) -> str:
 
 def _ask(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:
     seconds = p.config.limits.approval_s if p.config.limits else None
+    preview = p.previews.get((row.tool_name, row.args_sha256))
     approval = Approval(
         approval_id=clock.new_id("approval"),
         agent_id=agent.agent_id,
@@ -127,6 +131,7 @@ def _ask(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: Ca
         since=ledger.now,
         expires_at=clock.later(seconds) if seconds else None,
         covers=policy.covers(p, row),
+        preview=preview if isinstance(preview, Preview) else None,
     )
     ledger.tx.insert(
         ApprovalRecord(

@@ -21,7 +21,7 @@ from sojourn.tools.client import ClientTool, OwnerAway, through_inbox
 from sojourn.tools.mcp import McpServers
 from sojourn.tools.table import Toolbox
 
-from . import children, inbox
+from . import children, inbox, previews
 from .feed import Subscriber
 from .passes import Pass
 from .runtime import Runtime
@@ -299,5 +299,6 @@ async def run_tool(rt: Runtime, p: Pass, call: CallRecord, tool: Tool) -> ToolOu
         start_child=family.start_child,
         on_progress=lambda text, fraction: rt.feed.progress(p.agent_id, p.run_id, call.call_id, text, fraction),
         stopped=lambda: p.stop_asked,
+        approved=await previews.approved(rt, tool, call),
     )
     return await tool.execute(orjson.loads(call.args), ctx)

@@ -10,7 +10,7 @@ from sojourn_client import RpcError
 from sojourn_client.client import Client
 from sojourn_client.events import AgentEvent
 
-from ._show import arguments
+from ._show import asked_for
 from ._view import View
 
 _HINT = (
@@ -77,7 +77,8 @@ class Desk:
         if self._asked is not None or not self._open:
             return
         self._asked, approval = next(iter(self._open.items()))
-        self._view.note(f"Allow {approval['toolName']} {arguments(approval['args'], 2000)}? [y/n/e/?]", "bold yellow")
+        self._view.change(approval)
+        self._view.note(f"Allow {asked_for(approval, 2000)}? [y/n/e/?]", "bold yellow")
 
 
 def _decision(line: str) -> dict[str, Any] | str:

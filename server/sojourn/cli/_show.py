@@ -86,6 +86,13 @@ def arguments(args: Any, limit: int = 200) -> str:
     return one_line(json.dumps(args, ensure_ascii=False), limit)
 
 
+def asked_for(approval: dict[str, Any], limit: int = 200) -> str:
+    """What an approval is about, on one line: the call, or its tool and file when the change is shown as well."""
+    if preview := approval.get("preview"):
+        return f"{approval['toolName']} {one_line(preview['path'], limit)}"
+    return f"{approval['toolName']} {arguments(approval['args'], limit)}"
+
+
 def text_of(content: Iterable[dict[str, Any]]) -> str:
     """The text of parts in wire form; what is no text by its type."""
     return "".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in _spoken(content))

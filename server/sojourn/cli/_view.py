@@ -8,10 +8,11 @@ from typing import Any, TextIO
 
 from sojourn_client.events import AgentEvent
 
-from ._show import DECIDED, arguments, console, one_line, printable, text_of
+from ._show import DECIDED, arguments, asked_for, console, one_line, printable, text_of
 from ._wrap import Wrap
 
 _RESULT_WIDTH = 160
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 class View:
@@ -54,6 +55,12 @@ class View:
         if self._together:
             self.end_line()
         self._notes.print("  " * depth + printable(text), style=style)
+
+    def change(self, approval: dict[str, Any], depth: int = 0) -> None:
+        """What the call would change, as a diff, where that is known."""
+        preview = approval.get("preview") or {"text": ""}
+        for line in preview["text"].splitlines():
+            self.note(line, _DIFF_STYLES.get(line[:1], "dim"), depth)
 
     def end_line(self) -> None:
         """Ends a line that text was streamed to."""
@@ -107,7 +114,8 @@ class View:
 
     def _on_approval_requested(self, event: dict[str, Any], depth: int) -> None:
         approval = event["approval"]
-        what = f"{approval['toolName']} {arguments(approval['args'])}"
+        self.change(approval, depth)
+        what = asked_for(approval)
         self.note(f"? {what} waits for a decision: sojourn approve {approval['approvalId']}", "bold yellow", depth)
 
     def _on_approval_resolved(self, event: dict[str, Any], depth: int) -> None:

@@ -132,6 +132,6 @@ def _row(approval: dict[str, Any]) -> tuple[str, ...]:
         approval["approvalId"],
         approval["agentId"],
         approval["toolName"],
-        arguments(approval["args"]),
+        preview["path"] if (preview := approval.get("preview")) else arguments(approval["args"]),
         approval["since"],
     )

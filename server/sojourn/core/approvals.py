@@ -42,6 +42,20 @@ class Decision(Value):
     """The hash of what runs, where the decision allows a call to run."""
 
 
+class Preview(Value):
+    """What a call would change, worked out before anybody is asked: a unified diff of one file.
+
+    `base_sha256` is the hash of the text that the diff starts from, absent when the file is to be made: the call does
+    nothing when the file is another by then. `truncated`: the diff is longer than what is shown.
+    """
+
+    type: Literal["diff"] = "diff"
+    path: str
+    text: str
+    base_sha256: str | None = None
+    truncated: Literal[True] | None = None
+
+
 class Approval(Value):
     """A call that waits for a decision, or waited for one. Unchanged by restarts."""
 
@@ -58,6 +72,7 @@ class Approval(Value):
     editable: bool = True
     covers: str | None = None
     """The approval rule that a scope of `run` or `agent` makes, unless the decision names a pattern of its own."""
+    preview: Preview | None = None
     decision: Decision | None = None
 
 

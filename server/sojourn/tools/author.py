@@ -26,7 +26,7 @@ from sojourn.core.approvals import Policy
 from sojourn.core.messages import ImagePart, ResourcePart, TextPart, ToolSpec
 from sojourn.core.values import clean
 
-from .base import OnInterrupt, ToolContext, ToolInfo, ToolOutput
+from .base import MakePreview, OnInterrupt, ToolContext, ToolInfo, ToolOutput
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,6 +52,7 @@ class FunctionTool(Generic[P, R]):
     def __init__(self, function: Callable[P, R], *, name: str, description: str, source: str = "python") -> None:
         self.function = function
         self.close: Callable[[], Awaitable[None]] | None = None
+        self.preview: MakePreview | None = None
         self._is_async = inspect.iscoroutinefunction(function)
         self._context, self._names, self._arguments = _read_signature(function, name)
         schema = self._arguments.model_json_schema(schema_generator=_Untitled)
@@ -73,15 +74,22 @@ class FunctionTool(Generic[P, R]):
     async def execute(self, args: dict[str, Any], ctx: ToolContext) -> ToolOutput:
         """Checks the arguments, calls the function, and makes its answer a tool's output."""
         try:
-            checked = self._arguments.model_validate(args)
-        except ValidationError as error:
-            return ToolOutput.error(_invalid(self.info.spec.name, error))
-        values = {name: getattr(checked, field) for field, name in self._names.items()}
+            values = self.read(args)
+        except ValueError as error:
+            return ToolOutput.error(str(error))
         if self._is_async:
             return as_output(await _no_exit(self._call(values, ctx)), self.info.spec.name)
         inside = _threadsafe(ctx)
-        answer = await _in_thread(lambda: self._call(values, inside), ctx)
+        answer = await in_thread(lambda: self._call(values, inside), ctx)
         return as_output(answer, self.info.spec.name)
+
+    def read(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The function's parameters by name. Raises `ValueError` in words for the model."""
+        try:
+            checked = self._arguments.model_validate(args)
+        except ValidationError as error:
+            raise ValueError(_invalid(self.info.spec.name, error)) from None
+        return {name: getattr(checked, field) for field, name in self._names.items()}
 
     def _call(self, values: dict[str, Any], ctx: ToolContext) -> Any:
         function: Callable[..., Any] = self.function
@@ -234,7 +242,7 @@ def _threadsafe(ctx: ToolContext) -> ToolContext:
     return dataclasses.replace(ctx, on_progress=on_progress)
 
 
-async def _in_thread(work: Callable[[], R], ctx: ToolContext) -> R:
+async def in_thread(work: Callable[[], R], ctx: ToolContext) -> R:
     """Runs `work` in a thread of its own and answers its result.
 
     Not a pool: its threads are joined when the interpreter ends, and one that sleeps would keep the daemon from

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from sojourn.core.agent import AgentConfig
-from sojourn.core.approvals import Policy
+from sojourn.core.approvals import Policy, Preview
 from sojourn.core.messages import Content, InputPart, ToolSpec, parts
 from sojourn.core.rules import Subject
 
@@ -82,6 +82,35 @@ class ChildReply:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file that is open in an editor, as it stands there now, saved or not.
+
+    `text` is None when the editor's text is not known (too large, or its changes made no sense); `key` is the editor's.
+    """
+
+    path: str
+    text: str | None
+    owner: str
+    key: Any = None
+
+
+class Documents(Protocol):
+    """The files that are open in the editors of connected clients."""
+
+    def settle(self) -> None:
+        """Looks up where the open files really are; blocks, may be called in any thread, comes before `at`."""
+        ...
+
+    def at(self, path: str) -> Document | None:
+        """The open file at this absolute path without links, if it is open anywhere. On the loop only."""
+        ...
+
+    async def change(self, document: Document, text: str) -> None:
+        """Has the editor replace the document's text. Raises an error in words when it does not, or has gone on."""
+        ...
+
+
 RunChild = Callable[[AgentConfig | str, str], Awaitable[ChildReply]]
 StartChild = Callable[[AgentConfig | str, str], Awaitable[str]]
 
@@ -106,6 +135,9 @@ class ToolContext:
     start_child: StartChild
     on_progress: Callable[[str | None, float | None], None]
     stopped: Callable[[], bool]
+    approved: Preview | None = None
+    """What the person who approved the call was shown; the tool does that, or nothing."""
+    documents: Documents | None = None
     origin_client: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -119,8 +151,15 @@ class ToolContext:
         return self.stopped()
 
 
+MakePreview = Callable[[dict[str, Any], ToolContext], Awaitable[Preview | None]]
+
+
 class Tool(Protocol):
-    """Something a model may call."""
+    """Something a model may call.
+
+    One with a method `preview(args, ctx) -> Preview | None` is asked for it before a call needs an approval: it changes
+    nothing, and what it raises is the call's failed result, without anybody being asked.
+    """
 
     info: ToolInfo
 

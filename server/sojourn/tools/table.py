@@ -19,6 +19,7 @@ from sojourn.core.errors import UnknownTool
 from .base import Tool, ToolInfo
 from .delegate import delegate
 from .demo import DemoTools
+from .files import FileTools
 
 logger = logging.getLogger(__name__)
 
@@ -42,15 +43,21 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
+        self._sets: dict[str, list[str]] = {}
         self.problems: list[ToolProblem] = []
         for one in tools:
             self.add(one)
 
     @classmethod
-    def standard(cls, *, demo: bool = True, packages: bool = True) -> Toolbox:
-        """`delegate`, the demo's tools, and what installed packages offer. Others are added by whoever makes them."""
+    def standard(cls, *, files: bool = True, demo: bool = True, packages: bool = True) -> Toolbox:
+        """`delegate`, the toolset `files`, the demo's tools, and what installed packages offer.
+
+        Others are added by whoever makes them.
+        """
         toolbox = cls()
         toolbox.add(delegate, source="builtin")
+        for one in FileTools().tools() if files else ():
+            toolbox.add(one, source="builtin", toolset="files")
         if demo:
             for one in DemoTools().tools():
                 toolbox.add(one, source="demo")
@@ -68,8 +75,11 @@ class Toolbox:
     def __len__(self) -> int:
         return len(self._tools)
 
-    def add(self, one: Tool, *, source: str | None = None) -> bool:
-        """Enters a tool; `source` says where it comes from. A name that is taken: a problem, and False."""
+    def add(self, one: Tool, *, source: str | None = None, toolset: str | None = None) -> bool:
+        """Enters a tool; `source` says where it comes from. A name that is taken: a problem, and False.
+
+        A config that names the `toolset` names all of its tools.
+        """
         name = one.info.spec.name
         where = source or one.info.source
         if name in self._tools:
@@ -80,6 +90,8 @@ class Toolbox:
             with contextlib.suppress(AttributeError):  # a tool with a fixed info says itself where it comes from
                 one.info = dataclasses.replace(one.info, source=source)
         self._tools[name] = one
+        if toolset is not None:
+            self._sets.setdefault(toolset, []).append(name)
         return True
 
     def remove(self, name: str) -> bool:
@@ -100,15 +112,19 @@ class Toolbox:
                 )
 
     def select(self, names: tuple[str, ...] | None) -> dict[str, Tool]:
-        """The tools that a config names: None = none, `*` = all. Raises `UnknownTool` naming what exists."""
+        """The tools that a config names, by themselves or by their toolset: None = none, `*` = all.
+
+        Raises `UnknownTool` naming what exists.
+        """
         wanted = names or ()
-        if unknown := [name for name in wanted if name != ALL and name not in self._tools]:
-            there = ", ".join(sorted(self._tools)) or "none"
+        if unknown := [name for name in wanted if name != ALL and name not in self._tools and name not in self._sets]:
+            there = ", ".join(sorted({*self._tools, *self._sets})) or "none"
             which = ", ".join(repr(name) for name in unknown)
             raise UnknownTool(f"There is no tool {which}; there are: {there}.", tools=unknown)
         if ALL in wanted:
             return dict(self._tools)
-        return {name: self._tools[name] for name in wanted}
+        meant = [one for name in wanted for one in ([name] if name in self._tools else self._sets[name])]
+        return {name: self._tools[name] for name in meant if name in self._tools}
 
     async def aclose(self) -> None:
         """Closes every tool that can be closed, once, whatever one of them says to it; the table is empty then."""
