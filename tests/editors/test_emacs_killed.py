@@ -1,4 +1,4 @@
-"""An Emacs is killed in the middle of a conversation; the next one comes back to the same place and goes on."""
+"""Emacs is killed in the middle of a conversation, then the daemon; the next Emacs comes back to the same place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
 from emacs_process import FILES, command, daemon
 
 BEFORE = """
@@ -49,8 +48,7 @@ def _wait_for(file: Path, process: subprocess.Popen[bytes]) -> str:
     return file.read_text()
 
 
-@pytest.mark.parametrize("daemon_too", [False, True], ids=["the editor alone", "the daemon as well"])
-def test_the_next_emacs_shows_the_same_conversation_and_carries_it_on(tmp_path: Path, daemon_too: bool) -> None:
+def test_the_next_emacs_shows_the_same_conversation_and_carries_it_on(tmp_path: Path) -> None:
     with daemon() as running:
         first = _emacs(BEFORE.replace("{told}", str(tmp_path / "first")), running.env)
         try:
@@ -58,8 +56,7 @@ def test_the_next_emacs_shows_the_same_conversation_and_carries_it_on(tmp_path: 
         finally:
             os.killpg(first.pid, signal.SIGKILL)
             first.wait(10)
-        if daemon_too:
-            running.kill9()
+        running.kill9()
         second = _emacs(AFTER.replace("{told}", str(tmp_path / "second")), running.env)
         try:
             assert second.wait(90) == 0

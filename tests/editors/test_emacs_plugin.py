@@ -59,7 +59,7 @@ def test_checkdoc_has_nothing_to_say() -> None:
 
 
 def test_checkdoc_would_say_something(tmp_path: Path) -> None:
-    (tmp_path / "bad.el").write_text("(defun bad (argument)\n  \"no sentence\"\n  argument)\n")
+    (tmp_path / "bad.el").write_text('(defun bad (argument)\n  "no sentence"\n  argument)\n')
     done = _batch("-l", str(FILES / "checkdoc.el"), str(tmp_path / "bad.el"))
     assert "ARGUMENT" in done.stdout
 
