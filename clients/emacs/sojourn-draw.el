@@ -168,7 +168,8 @@
             ((window-live-p window) (set-window-point window position))))))
 
 (defun sojourn-draw--node-start (node)
-  "Where NODE, an element of the list, begins; the buffer's beginning if it is gone."
+  "Where NODE, an element of the list, begins.
+The buffer's beginning if it is gone."
   (let ((location (ewoc-location node)))
     (or (if (markerp location) (marker-position location) location) (point-min))))
 
