@@ -228,10 +228,12 @@ The arguments, or the diff that the call would make, are shown beside."
     (insert (propertize (plist-get approval :toolName) 'face 'bold)
             (format "   asked by %s\n\n" (sojourn-approval--path approval)))
     (when diff (insert (sojourn-fontify diff #'diff-mode) "\n"))
-    (insert (if args "" "No arguments.\n"))
+    (unless args (insert "No arguments.\n"))
     (cl-loop for (key value) on args by #'cddr
              do (insert (propertize (substring (symbol-name key) 1) 'face 'font-lock-keyword-face)
-                        ": " (sojourn-approval--value value) "\n"))))
+                        ": " (sojourn-approval--value value) "\n"))
+    (when-let ((covers (sojourn-get approval :covers)))
+      (insert (propertize (format "\n\"Always\" would make the rule: %s\n" covers) 'face 'sojourn-quiet)))))
 
 (defun sojourn-approval--path (approval)
   "The agents that APPROVAL has come through, the asking one first."

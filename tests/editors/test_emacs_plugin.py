@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from emacs_process import FILES, PLUGIN, command, daemon
+from emacs_process import FILES, PLUGIN, command, daemon, emacs
 
 TESTS = FILES / "sojourn-tests.el"
 NAMES = re.findall(r"^\(ert-deftest (\S+)", TESTS.read_text(), re.MULTILINE)
@@ -64,16 +64,23 @@ def test_checkdoc_would_say_something(tmp_path: Path) -> None:
     assert "ARGUMENT" in done.stdout
 
 
-def test_what_users_call_first_is_autoloaded(tmp_path: Path) -> None:
-    target = tmp_path / "autoloads.el"
+def test_the_package_installs_and_its_commands_are_there_before_it_is_loaded(tmp_path: Path) -> None:
+    packages = f'(setq package-user-dir "{tmp_path / "elpa"}" package-archives nil)'
+    source = shutil.copytree(PLUGIN, tmp_path / "sojourn")
     made = _batch(
-        "--eval", f'(let ((generated-autoload-file "{target}") (inhibit-message t)) (require \'autoload)'
-        f' (update-directory-autoloads "{PLUGIN}"))',
+        "--eval", f"(progn (require 'package) {packages} (package-initialize))",
+        "--eval", f'(package-install-file "{source}")', load_path=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    for name in ("sojourn", "sojourn-list", "sojourn-chat", "sojourn-new", "sojourn-prompt", "sojourn-add-region",
-                 "sojourn-decide", "sojourn-health", "sojourn-mode-line-mode", "sojourn-prefix-map"):  # fmt: skip
-        assert f"(autoload '{name} " in target.read_text(), name
+    commands = "sojourn sojourn-list sojourn-chat sojourn-new sojourn-prompt sojourn-add-region sojourn-decide "
+    commands += "sojourn-health sojourn-mode-line-mode"
+    seen = _batch(
+        "--eval", f"(progn (require 'package) {packages} (package-initialize))",
+        "--eval", f"(dolist (name '({commands})) (unless (autoloadp (symbol-function name)) (error \"%s\" name)))",
+        "--eval", "(progn (global-set-key [f5] 'sojourn-prefix-map) (princ (key-binding [f5 ?l])))",
+        load_path=False,
+    )  # fmt: skip
+    assert (seen.returncode, seen.stdout) == (0, "sojourn-list"), seen.stderr
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -87,5 +94,6 @@ def test_a_file_has_the_headers_of_a_package(name: str) -> None:
             assert re.search(rf"^;; {key}: \S", text, re.MULTILINE), key
 
 
-def _batch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120)
+def _batch(*arguments: str, load_path: bool = True) -> subprocess.CompletedProcess[str]:
+    asked = command(*arguments) if load_path else [emacs(), "-Q", "--batch", *arguments]
+    return subprocess.run(asked, capture_output=True, text=True, timeout=120)

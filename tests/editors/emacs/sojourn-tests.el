@@ -285,6 +285,9 @@
     (should (tests-shows "• demo_deploy {\"target\":\"website\"}  waits for your approval
   [look] [yes] [no] [edit] [answer] [always] [stop]\n"))
     (should (tests-shows "waiting: waits for 1 approval"))
+    (tests-press "[look]")
+    (with-current-buffer "*sojourn approval*"
+      (should (tests-shows "demo_deploy   asked by approve\n\ntarget: website\n\n\"Always\" would make the rule: demo_deploy\n")))
     (tests-press "[yes]")
     (tests-await "Done: Deployed website.")
     (tests-await-state "idle")
