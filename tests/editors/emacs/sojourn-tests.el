@@ -136,7 +136,7 @@
                                 "    Started build job " (+ digit) " of website. Its result will follow.\n"
                                 "  [hand in its result]\n\nAgent\nI have **started** the build.\n")
                             (tests-story)))
-    (should (tests-shows "idle: waits for 1 result"))
+    (tests-await "idle: waits for 1 result")
     (cl-letf (((symbol-function 'read-multiple-choice) (lambda (&rest _) '(?r "result")))
               ((symbol-function 'read-string) (lambda (&rest _) "built in 42 s")))
       (tests-press "[hand in its result]"))
@@ -284,7 +284,7 @@
     (tests-approval "deploy website")
     (should (tests-shows "• demo_deploy {\"target\":\"website\"}  waits for your approval
   [look] [yes] [no] [edit] [answer] [always] [stop]\n"))
-    (should (tests-shows "waiting: waits for 1 approval"))
+    (tests-await "waiting: waits for 1 approval")
     (tests-press "[look]")
     (with-current-buffer "*sojourn approval*"
       (should (tests-shows "demo_deploy   asked by approve\n\ntarget: website\n\n\"Always\" would make the rule: demo_deploy\n")))
@@ -495,8 +495,7 @@
     (let ((approval (tests-approval "deploy website")))
       (sojourn-list)
       (with-current-buffer "*sojourn agents*"
-        (goto-char (point-min))
-        (should (re-search-forward "^ listed +waiting +1 approval " nil t))
+        (tests-until (goto-char (point-min)) (re-search-forward "^ listed +waiting +1 approval " nil t))
         (should (equal (tabulated-list-get-id) "listed"))
         (sojourn-agents-title "The lister")
         (tests-await "The lister")
