@@ -281,6 +281,7 @@ async def house(
     presets: Mapping[str, AgentConfig] | None = None,
     extra_tools: Sequence[Any] = (),
     servers: McpServers | None = None,
+    jobs_dir: Path | None = None,
 ) -> AsyncIterator[House]:
     """A running hub. `path`: on SQLite there (open it again to see what a restart sees), else in memory."""
     model = SaidModel(*replies)
@@ -293,6 +294,7 @@ async def house(
         servers=servers,
         limits=limits,
         presets=presets,
+        jobs_dir=jobs_dir,
     )
     try:
         async with hub:

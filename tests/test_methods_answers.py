@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,12 +20,20 @@ from sojourn.methods._table import METHODS, Mutating, Params
 from sojourn.models.base import ModelSpec
 from sojourn.models.table import make_model
 from sojourn.store.memory import MemoryStore
+from sojourn.tools import ToolContext, ToolOutput, tool
 from sojourn.tools.table import Toolbox
 
 pytestmark = pytest.mark.anyio
 
 SCHEMA = protocol_schema()
 OFFLINE = ModelSpec("offline", "scripted", script="builtin:demo")
+STARTER = """
+rules:
+  - when: {tool_result: "*"}
+    reply: {text: "It works."}
+  - when: {always: true}
+    reply: {calls: [{name: start_work}]}
+"""
 
 
 def judge(place: dict[str, Any], said: Any) -> None:
@@ -81,13 +90,24 @@ class Client:
         return {name for name, _ in self.told}
 
 
+@tool(approval="allow")
+async def start_work(ctx: ToolContext) -> ToolOutput:
+    """Starts a job."""
+    await ctx.start_job("echo working; sleep 300")
+    return ToolOutput.pending("It works.")
+
+
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    script = tmp_path / "starter.yaml"
+    script.write_text(STARTER)
+    starter = ModelSpec("starter", "scripted", script=str(script))
     hub = Hub(
         MemoryStore(),
-        models={"offline": lambda: make_model(OFFLINE)},
+        models={"offline": lambda: make_model(OFFLINE), "starter": lambda: make_model(starter)},
         default_model="offline",
-        toolbox=Toolbox.standard(packages=False),
+        toolbox=Toolbox([*Toolbox.standard(packages=False), start_work]),
+        jobs_dir=tmp_path / "jobs",
     )
     async with hub:
         client = Client(hub)
@@ -150,6 +170,17 @@ async def use_tools(client: Client) -> None:
     await client.call("agent/delete", agentId="a", force=True)
 
 
+async def use_jobs(client: Client) -> None:
+    """A job while it runs and when it was stopped."""
+    await client.call("agent/create", agentId="j", config={"tools": ["start_work"], "model": "starter"})
+    await client.call("agent/prompt", agentId="j", content="Work")
+    (job,) = (await client.call("job/list", agentId="j"))["jobs"]
+    while not (await client.call("job/output", jobId=job["jobId"]))["text"]:
+        await anyio.lowlevel.checkpoint()
+    assert (await client.call("job/stop", jobId=job["jobId"]))["outcome"] == "stopped"
+    assert (await client.call("job/list", state="running"))["jobs"] == []
+
+
 async def step_by_hand(client: Client) -> None:
     """A run that is driven by hand, saved, and taken in again."""
     run = (await client.call("run/create", prompt="Go", maxTurns=3, maxInvalidToolCallRetries=1))["runId"]
@@ -183,6 +214,7 @@ async def test_every_answer_and_every_notification_is_as_the_protocol_says(
     with anyio.fail_after(20):
         await talk(client)
         await use_tools(client)
+        await use_jobs(client)
         await step_by_hand(client)
         await client.call("server/shutdown", mode="now")
     assert client.judged == set(METHODS) - ELSEWHERE

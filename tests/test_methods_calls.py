@@ -170,6 +170,11 @@ CALLS: list[tuple[str, dict[str, Any], str, tuple[Any, ...], dict[str, Any]]] = 
     ),
     ("agent/replaceMessages", {"agentId": "a", "messages": []}, "replace_messages", (CALLER, "a", []), {}),
     ("agent/pendingCalls", {"agentId": "a"}, "pending_calls", ("a",), {}),
+    ("job/list", {}, "job_list", (None, None), {}),
+    ("job/list", {"agentId": "a", "state": "running"}, "job_list", ("a", "running"), {}),
+    ("job/output", {"jobId": "j"}, "job_output", ("j",), {"offset": 0, "limit": 65536}),
+    ("job/output", {"jobId": "j", "offset": 7, "limit": 99}, "job_output", ("j",), {"offset": 7, "limit": 99}),
+    ("job/stop", {"jobId": "j"}, "job_stop", (CALLER, "j"), {}),
     ("inbox/push", {"agentId": "a", "content": "hi"}, "inbox_push", (CALLER, "a", HI), {}),
     ("inbox/resolve", {"agentId": "a", "callId": "c", "content": "hi"}, "inbox_resolve", (CALLER, "a", "c", HI), {}),
     (

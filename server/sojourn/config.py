@@ -69,6 +69,9 @@ class LimitsConfig(_Section):
     max_children: Annotated[StrictInt, Field(ge=0)] = 64
     max_result_bytes: Bytes = 8 * 1024 * 1024
     max_inbox_items: Count = 10_000
+    max_jobs: Annotated[StrictInt, Field(ge=0)] = 64
+    max_kept_jobs: Annotated[StrictInt, Field(ge=0)] = 256
+    max_job_output_bytes: Bytes = 8 * 1024 * 1024
     compact_at: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.8
 
 
@@ -143,6 +146,7 @@ class ToolsConfig(_Section):
 
     files: StrictBool = True
     demo: StrictBool = True
+    shell: StrictBool = True
     packages: StrictBool = True
 
 
@@ -221,6 +225,13 @@ class Config(BaseSettings):
             name: server.model_copy(update={"cwd": _path(server.cwd, base)})
             for name, server in self.mcp.servers.items()
         }
+
+    def secret_variables(self) -> frozenset[str]:
+        """The environment variables that hold keys of ours; no command of a tool gets to see them."""
+        keys = [model.api_key_env for model in self.models.values()]
+        for server in self.mcp.servers.values():
+            keys += [server.bearer_token_env, *server.pass_env]
+        return frozenset(key for key in keys if key is not None)
 
     def presets(self) -> dict[str, AgentConfig]:
         """The presets by name."""

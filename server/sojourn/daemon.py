@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sojourn.rpc.host import Host
     from sojourn.rpc.stdio import Stdio
     from sojourn.tools.mcp import McpServers
+    from sojourn.tools.processes import Surroundings
     from sojourn.tools.table import Toolbox
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class CannotStart(Exception):
 
 def run(options: ServeOptions) -> int:
     """Runs the daemon until it is told to end; the exit code."""
-    os.umask(0o077)
+    umask = os.umask(0o077)
     gc.disable()  # Until `_settle_gc`: most of a start is imports, whose objects all stay.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))  # Nothing has begun that could be saved.
@@ -81,7 +82,7 @@ def run(options: ServeOptions) -> int:
         ends = _claim() if options.stdio else None
         output = Log(config.daemon.log_level, state_dir / "daemon.log" if options.detach else None)
         try:
-            return _run_loop(_Daemon(options, config, state_dir, ready), ends)
+            return _run_loop(_Daemon(options, config, state_dir, ready, umask), ends)
         finally:
             output.close()
     except (CannotStart, Locked) as error:
@@ -111,11 +112,12 @@ def _run_loop(daemon: _Daemon, ends: Stdio | None) -> int:
 class _Daemon:
     """One life."""
 
-    def __init__(self, options: ServeOptions, config: Config, state_dir: Path, ready: Ready) -> None:
+    def __init__(self, options: ServeOptions, config: Config, state_dir: Path, ready: Ready, umask: int) -> None:
         self._options = options
         self._config = config
         self._state_dir = state_dir
         self._ready = ready
+        self._umask = umask
         self._over = asyncio.Event()
 
     async def serve(self, ends: Stdio | None) -> int:
@@ -148,17 +150,21 @@ class _Daemon:
     async def _hub(self) -> AsyncIterator[Hub]:
         from sojourn.agents.hub import Hub
         from sojourn.store.sqlite import SqliteStore
+        from sojourn.tools.processes import Surroundings
 
+        around = Surroundings(self._config.secret_variables(), self._umask)
         store = await SqliteStore.open(self._state_dir, durability=self._config.daemon.durability)
         try:
             async with Hub(
                 store,
                 models=_models(self._config),
                 default_model=self._config.daemon.default_model,
-                toolbox=_toolbox(self._config),
+                toolbox=_toolbox(self._config, around),
                 servers=_servers(self._config, self._state_dir),
                 limits=_hub_limits(self._config),
                 presets=self._config.presets(),
+                jobs_dir=self._state_dir / "jobs",
+                around=around,
             ) as hub:
                 hub.on_shutdown = lambda mode: self.end(f"a client asked for it ({mode})")
                 yield hub
@@ -288,10 +294,12 @@ def _models(config: Config) -> dict[str, Callable[[], Model]]:
     return {name: partial(make_model, spec) for name, spec in config.model_specs().items()}
 
 
-def _toolbox(config: Config) -> Toolbox:
+def _toolbox(config: Config, around: Surroundings) -> Toolbox:
     from sojourn.tools.table import Toolbox
 
-    return Toolbox.standard(files=config.tools.files, demo=config.tools.demo, packages=config.tools.packages)
+    tools = config.tools
+    shell = around if tools.shell else None
+    return Toolbox.standard(files=tools.files, shell=shell, demo=tools.demo, packages=tools.packages)
 
 
 def _servers(config: Config, state_dir: Path) -> McpServers:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from sojourn.core.agent import Accepted, Agent, AgentConfig, RunOutcome
+    from sojourn.core.agent import Accepted, Agent, AgentConfig, Job, RunOutcome
     from sojourn.core.messages import Message, ToolChoice
     from sojourn.methods._steps import ModelResponse, Resolution, StepResult
     from sojourn.methods.agent import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from sojourn.methods.approval import Approvals, Decided, Rules
     from sojourn.methods.inbox import InboxItems, Queued, Removed
+    from sojourn.methods.job import JobOutput, Jobs
     from sojourn.methods.model import Models
     from sojourn.methods.run import Appended, Entries, Exported, RunInfo, RunList, RunRevision, Stepped
     from sojourn.methods.server import Status
@@ -365,6 +366,27 @@ class InboxMethods(Namespace):
         return result
 
 
+class JobMethods(Namespace):
+    """`job/*`."""
+
+    async def list(
+        self, *, agent_id: str | Unset | None = UNSET, state: Literal["running", "ended"] | Unset | None = UNSET
+    ) -> Jobs:
+        """The jobs that run, and those that ended last."""
+        result: Jobs = await self._call("job/list", {"agentId": agent_id, "state": state})
+        return result
+
+    async def output(self, *, job_id: str, offset: int | Unset = UNSET, limit: int | Unset = UNSET) -> JobOutput:
+        """What a job has written to stdout and stderr, also while it runs and after a restart."""
+        result: JobOutput = await self._call("job/output", {"jobId": job_id, "offset": offset, "limit": limit})
+        return result
+
+    async def stop(self, *, job_id: str, request_id: str | Unset | None = UNSET) -> Job:
+        """Ends a job with all its processes and answers it when it has ended. One that has ended stays as it is."""
+        result: Job = await self._call("job/stop", {"jobId": job_id, "requestId": request_id})
+        return result
+
+
 class ModelMethods(Namespace):
     """`model/*`."""
 
@@ -544,6 +566,7 @@ class Api(Caller):
             "inbox/reject",
             "inbox/remove",
             "inbox/resolve",
+            "job/stop",
             "run/appendEntry",
             "run/create",
             "run/delete",
@@ -569,6 +592,11 @@ class Api(Caller):
     def inbox(self) -> InboxMethods:
         """`inbox/*`."""
         return InboxMethods(self)
+
+    @cached_property
+    def job(self) -> JobMethods:
+        """`job/*`."""
+        return JobMethods(self)
 
     @cached_property
     def model(self) -> ModelMethods:

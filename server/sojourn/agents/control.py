@@ -221,6 +221,7 @@ class Control:
         family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
         below = [one for one in family if await self._stop_one(one)]
         stopped = await self._stop_one(agent_id)
+        await self._rt.jobs.agents_stopped((agent_id, *family))
         answer: dict[str, Any] = {"stopped": stopped or bool(below)}
         return answer if run_id is None else {**answer, "runId": run_id}
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import orjson
@@ -22,6 +23,7 @@ from sojourn.models.capabilities import described
 from sojourn.store.base import ReadTx, Store
 from sojourn.store.records import AgentRecord, ClientToolRecord, RequestRecord, RunRecord
 from sojourn.tools.mcp import McpServers
+from sojourn.tools.processes import Surroundings
 from sojourn.tools.table import Toolbox
 
 from . import asking, clock, compaction, decisions, handstep, inbox, opening, policy, recovery, roster, stepping
@@ -29,6 +31,7 @@ from ._faults import strike
 from .control import Control
 from .ending import agent_view
 from .feed import Feed, Subscriber, read_events
+from .jobs import Jobs
 from .ledger import (
     ApprovalClosed,
     ApprovalOpened,
@@ -60,6 +63,8 @@ class Hub:
         servers: McpServers | None = None,
         limits: HubLimits | None = None,
         presets: Mapping[str, AgentConfig] | None = None,
+        jobs_dir: Path | None = None,
+        around: Surroundings | None = None,
     ) -> None:
         self._store = store
         self._factories = dict(models)
@@ -84,6 +89,7 @@ class Hub:
             default_model=default_model,
         )
         self.rt.passes_of = self._control = Control(self.rt, self.spawn)
+        self.rt.jobs = Jobs(self.rt, self.spawn, jobs_dir, around or Surroundings())
         self._questions = asking.Questions(self.rt, self.spawn)
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -118,6 +124,7 @@ class Hub:
         with contextlib.suppress(SojournError):
             await self._store.write(lambda _tx: None)  # behind what the cancelled tasks had given to the store
             self._control.recovering = True
+            await self.rt.jobs.settle_calls()
             await recovery.recover(self.rt)
         for model in self._made.values():
             await model.aclose()
@@ -127,6 +134,7 @@ class Hub:
     async def _recover(self) -> None:
         self._control.recovering = True
         try:
+            await self.rt.jobs.recover()
             resume, look = await recovery.recover(self.rt)
         finally:
             self._control.recovered()
@@ -159,6 +167,7 @@ class Hub:
             )
         for agent_id in await self._store.read(_half_deleted):
             self.spawn(roster.sweep(self.rt, agent_id), f"sweep {agent_id}")
+        await self.rt.jobs.sweep()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task that the hub owns: its failure is logged, its end is waited for."""
@@ -395,7 +404,7 @@ class Hub:
         """`agent/wait`."""
         return await self._control.wait_until_over(agent_id, run_id)
 
-    # -- inbox and approvals ----------------------------------------------------------------------------------------
+    # -- inbox, jobs and approvals ------------------------------------------------------------------------------------
 
     async def inbox_push(self, caller: Caller, agent_id: str, content: tuple[InputPart, ...]) -> Any:
         """`inbox/push`."""
@@ -416,6 +425,18 @@ class Hub:
     async def inbox_remove(self, caller: Caller, agent_id: str, item_id: str) -> Any:
         """`inbox/remove`."""
         return await inbox.remove(self.rt, caller, agent_id, item_id)
+
+    async def job_list(self, agent_id: str | None, state: str | None) -> dict[str, Any]:
+        """`job/list`."""
+        return await self.rt.jobs.listed(agent_id, state)
+
+    async def job_output(self, job_id: str, *, offset: int, limit: int) -> dict[str, Any]:
+        """`job/output`."""
+        return await self.rt.jobs.output(job_id, offset, limit)
+
+    async def job_stop(self, caller: Caller, job_id: str) -> dict[str, Any]:
+        """`job/stop`."""
+        return await self.rt.jobs.stop(caller, job_id)
 
     async def approvals(self, agent_id: str | None) -> dict[str, Any]:
         """`approval/list`."""

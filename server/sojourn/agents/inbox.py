@@ -25,8 +25,9 @@ def put(
     origin: Origin,
     most: int | None = None,
     is_prompt: bool = False,
+    wake: bool = True,
 ) -> InboxItem:
-    """Appends an item. Raises `LimitReached` when `most` are unread."""
+    """Appends an item, and without `wake` starts nothing by that. Raises `LimitReached` when `most` are unread."""
     if most is not None and agent.inbox >= most:
         raise LimitReached(
             f"The inbox of {agent.agent_id!r} holds {agent.inbox} unread items, the limit maxInboxItems; let it read.",
@@ -56,7 +57,8 @@ def put(
     ledger.event(
         agent, ev.InboxQueued(item=value), run=run if run is not None and run.pass_open else None, origin=origin
     )
-    ledger.tx.publish(InboxArrived(agent.agent_id))
+    if wake:
+        ledger.tx.publish(InboxArrived(agent.agent_id))
     return value
 
 
@@ -69,6 +71,7 @@ def put_answer(
     error: str | None,
     origin: Origin,
     most: int | None = None,
+    wake: bool = True,
 ) -> InboxItem:
     """Appends the answer of a call that nobody answered yet. Raises `LimitReached` when `most` items are unread."""
     call.answered_by, call.answered_at = origin.client_id or "anonymous", ledger.now
@@ -78,7 +81,7 @@ def put_answer(
         item["error"] = error
     else:
         item["content"] = content or []
-    return put(ledger, agent, item, origin=origin, most=most)
+    return put(ledger, agent, item, origin=origin, most=most, wake=wake)
 
 
 def answer_call(

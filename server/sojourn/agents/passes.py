@@ -119,6 +119,8 @@ class Pass:
     """A decision was made: the round must be looked at."""
     loaded: tuple[int, int] | None = None
     """The run's revision and the agent's message count when it was read from disk; None for a run that is new."""
+    goes_on: dict[str, str] = field(default_factory=dict)
+    """Calls that were stopped and whose work could not be ended, with what is to be said of that."""
     over: bool = False
     """Its pass was ended by somebody else: its driver goes, without another word."""
     leaving: bool = False

@@ -25,6 +25,7 @@ from sojourn.store.records import (
     EntryRecord,
     EventRecord,
     InboxRecord,
+    JobRecord,
     MessageRecord,
     ModelCallRecord,
     RunRecord,
@@ -333,6 +334,8 @@ def _final(message: Message) -> Message:
 async def delete(rt: Runtime, caller: Caller, agent_id: str, *, force: bool) -> None:
     """`agent/delete`: out of sight at once, then removed in pieces (which a restart goes on with)."""
 
+    ended: list[str] = []
+
     def change(ledger: Ledger) -> None:
         agent = ledger.agent(agent_id)
         if not force:
@@ -345,11 +348,13 @@ async def delete(rt: Runtime, caller: Caller, agent_id: str, *, force: bool) -> 
         for row in ledger.tx.find(ApprovalRecord, agent_id=agent_id, decided=False):
             row.decided = True
             ledger.tx.update(row, "decided")
+        ended.extend(rt.jobs.mark_stopped(ledger, (agent_id,)))
 
     await rt.agent(agent_id)
     if force:
         await rt.passes_of.stop(agent_id)
     await rt.answer_once(caller, "delete", change)
+    rt.jobs.end(ended)
     rt.feed.forget(agent_id)
     await sweep(rt, agent_id)
 
@@ -376,6 +381,7 @@ async def sweep(rt: Runtime, agent_id: str) -> None:
         gone += ledger.tx.delete_some(ApprovalRecord, PIECE, agent_id=agent_id)
         gone += ledger.tx.delete_some(ClientToolRecord, PIECE, scope=agent_id)
         gone += ledger.tx.delete_some(RunRecord, PIECE, agent_id=agent_id)
+        gone += ledger.tx.delete_some(JobRecord, PIECE, agent_id=agent_id, state="ended")
         if agent.parent_agent_id is None:
             gone += ledger.tx.delete_some(EventRecord, PIECE, agent_id=agent_id)
         if not gone:

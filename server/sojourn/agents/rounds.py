@@ -365,6 +365,9 @@ def stop_round(ledger: Ledger, p: Pass) -> Over:
         if started:
             end = hot.tool_exec_end(row.call_id, row.tool_name, orjson.loads(row_now.result))
             ledger.event(agent, end, run=record)
+        if reason := p.goes_on.pop(row.call_id, None):
+            data = {"callId": row.call_id, "toolName": row.tool_name}
+            ledger.warning(agent, "toolGoesOn", reason, run=record, data=data)
     settle(ledger, p, agent, record, round_rows(ledger, p))
     ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))

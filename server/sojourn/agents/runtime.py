@@ -29,6 +29,7 @@ from .ledger import Ledger, message_json
 if TYPE_CHECKING:
     from .control import Control
     from .feed import Feed
+    from .jobs import Jobs
     from .passes import Pass
     from .toolset import Toolset
 
@@ -47,6 +48,9 @@ class HubLimits:
     max_client_queue_bytes: int = 8 * 1024 * 1024
     max_result_bytes: int = 8 * 1024 * 1024
     max_inbox_items: int = 10_000
+    max_jobs: int = 64
+    max_kept_jobs: int = 256
+    max_job_output_bytes: int = 8 * 1024 * 1024
     compact_at: float = 0.8
 
 
@@ -166,6 +170,7 @@ class Runtime:
     model_names: Callable[[], list[dict[str, Any]]]
     default_model: str
     passes_of: Control = field(init=False)
+    jobs: Jobs = field(init=False)
     conversations: Conversations = field(default_factory=Conversations)
     agents: KnownAgents = field(default_factory=KnownAgents)
     live: dict[str, Pass] = field(default_factory=dict)

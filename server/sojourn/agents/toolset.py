@@ -7,7 +7,8 @@ when the owner registers again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -16,6 +17,7 @@ from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import AlreadyExists
 from sojourn.core.messages import Content, ToolSpec, parts
 from sojourn.store.records import CallRecord, ClientToolRecord
+from sojourn.tools.author import GOES_ON
 from sojourn.tools.base import InboxHandle, Tool, ToolContext, ToolInfo, ToolOutput
 from sojourn.tools.client import ClientTool, OwnerAway, through_inbox
 from sojourn.tools.mcp import McpServers
@@ -300,5 +302,23 @@ async def run_tool(rt: Runtime, p: Pass, call: CallRecord, tool: Tool) -> ToolOu
         on_progress=lambda text, fraction: rt.feed.progress(p.agent_id, p.run_id, call.call_id, text, fraction),
         stopped=lambda: p.stop_asked,
         approved=await previews.approved(rt, tool, call),
+        start_job=partial(_start_job, rt, p, call),
     )
-    return await tool.execute(orjson.loads(call.args), ctx)
+    try:
+        return await tool.execute(orjson.loads(call.args), ctx)
+    except asyncio.CancelledError:
+        if GOES_ON in ctx.extra:
+            p.goes_on[call.call_id] = ctx.extra[GOES_ON]
+        raise
+
+
+async def _start_job(
+    rt: Runtime,
+    p: Pass,
+    call: CallRecord,
+    command: str | Sequence[str],
+    *,
+    cwd: str | None = None,
+    limit_s: float | None = None,
+) -> str:
+    return await rt.jobs.start(p, call, command, cwd=cwd, limit_s=limit_s)

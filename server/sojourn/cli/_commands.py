@@ -8,7 +8,7 @@ import typer
 
 from sojourn import __version__
 
-from . import agents, approvals, attach, demo, doctor, inbox, prompt, raw, runs, serve
+from . import agents, approvals, attach, demo, doctor, inbox, jobs, prompt, raw, runs, serve
 
 app = typer.Typer(
     name="sojourn",
@@ -42,6 +42,7 @@ prompt.register(app)
 attach.register(app)
 agents.register(app)
 inbox.register(app)
+jobs.register(app)
 approvals.register(app)
 runs.register(app)
 raw.register(app)

@@ -98,7 +98,8 @@ class View:
 
     def _on_tool_exec_progress(self, event: dict[str, Any], depth: int) -> None:
         parts = [f"{event['fraction']:.0%}"] if "fraction" in event else []
-        parts += [one_line(event["text"], _RESULT_WIDTH)] if event.get("text") else []
+        lines = event.get("text", "").strip().splitlines()
+        parts += [one_line(lines[-1], _RESULT_WIDTH)] if lines else []
         self.note(f"  {' '.join(parts)}", "dim", depth)
 
     def _on_tool_exec_end(self, event: dict[str, Any], depth: int) -> None:

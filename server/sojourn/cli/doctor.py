@@ -201,9 +201,15 @@ _FAULTS = {"scripted": _script_fault, "local": _local_fault}
 
 
 def _tools(config: Config) -> Iterator[Finding]:
+    from sojourn.tools.processes import Surroundings
     from sojourn.tools.table import Toolbox
 
-    toolbox = Toolbox.standard(files=config.tools.files, demo=config.tools.demo, packages=config.tools.packages)
+    toolbox = Toolbox.standard(
+        files=config.tools.files,
+        demo=config.tools.demo,
+        packages=config.tools.packages,
+        shell=Surroundings() if config.tools.shell else None,
+    )
     names = ", ".join(sorted(one.info.spec.name for one in toolbox))
     yield Finding("tools", True, names)
     for problem in toolbox.problems:

@@ -57,6 +57,7 @@ class AgentConfig(Value):
     on_inbox_idle: Literal["wait", "resume"] | None = None
     on_approval: OnApproval | None = None
     on_approval_unattended: OnApproval | None = None
+    jobs_on_stop: Literal["keep", "stop"] | None = None
     approvals: dict[RuleKey, Policy] | None = None
     limits: Limits | None = None
     sampling: dict[str, Any] | None = None
@@ -122,6 +123,30 @@ class PendingCall(Value):
     since: str
     placeholder: tuple[InputPart, ...]
     answered: bool = False
+
+
+class Job(Value):
+    """A process that outlives the call that started it, and the daemon.
+
+    `outcome` tells how it ended: `exited` (with an `exitCode`, or by a `signal`), `stopped`, `timedOut`, `notStarted`,
+    or `lost` when the process that watched over it was killed. `delivered`: as what its result reached the agent.
+    """
+
+    job_id: str
+    agent_id: str
+    call_id: str
+    tool_name: str
+    command: str
+    cwd: str | None = None
+    state: Literal["running", "ended"]
+    since: str
+    ended_at: str | None = None
+    outcome: Literal["exited", "stopped", "timedOut", "notStarted", "lost"] | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    stopped_by: str | None = None
+    output_bytes: int = 0
+    delivered: Literal["result", "message", "nowhere"] | None = None
 
 
 class Origin(Value):

@@ -26,6 +26,7 @@
     ├── UnknownModel             -31022
     ├── UnknownTool              -31023
     ├── AlreadyExists            -31024
+    ├── JobNotFound              -31025
     └── RunFailed                -31013   what ends a run as `failed`; history is closed
         ├── MaxTurns                      maxTurns
         ├── UnknownToolCall               toolName, availableTools, allowedTools
@@ -210,6 +211,12 @@ class AlreadyExists(SojournError):
     """The name or id is taken."""
 
     code, kind = -31024, "alreadyExists"
+
+
+class JobNotFound(SojournError):
+    """No job has this id, or it is so old that it was forgotten."""
+
+    code, kind = -31025, "jobNotFound"
 
 
 class RunFailed(SojournError):

@@ -18,6 +18,7 @@ _NAMESPACES = {
     "server": "The daemon",
     "agent": "Agents",
     "inbox": "Inbox",
+    "job": "Jobs",
     "approval": "Approvals",
     "run": "Runs by hand",
     "tool": "Tools",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -111,6 +111,22 @@ class Documents(Protocol):
         ...
 
 
+class StartJob(Protocol):
+    """How a job is started; `ToolContext.start_job` says more."""
+
+    async def __call__(
+        self, command: str | Sequence[str], *, cwd: str | None = None, limit_s: float | None = None
+    ) -> str:
+        """Starts it; answers its id."""
+        ...
+
+
+async def no_jobs(command: str | Sequence[str], *, cwd: str | None = None, limit_s: float | None = None) -> str:
+    """Where no job can be started."""
+    del command, cwd, limit_s
+    raise RuntimeError("No job can be started here.")
+
+
 RunChild = Callable[[AgentConfig | str, str], Awaitable[ChildReply]]
 StartChild = Callable[[AgentConfig | str, str], Awaitable[str]]
 
@@ -122,7 +138,9 @@ class ToolContext:
     `run_child(config | agent_id, prompt)` runs a child inside this call (its events arrive nested) and answers its
     reply, raising `core.errors.Aborted` when stopped. `start_child(...)` does the same in the background and answers
     the child's agent id; the reply arrives through this agent's inbox as the result of this call, which should
-    answer pending.
+    answer pending. `start_job(command)` starts a process that outlives the call and the daemon and answers its id: a
+    command line for the shell, or a program and its arguments, in `cwd` (default: the agent's), for at most `limit_s`
+    seconds. The call should answer pending: the job's output and exit code become its result, once. One job a call.
     """
 
     agent_id: str
@@ -140,6 +158,7 @@ class ToolContext:
     documents: Documents | None = None
     origin_client: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    start_job: StartJob = no_jobs
 
     def progress(self, text: str | None = None, fraction: float | None = None) -> None:
         """Tells the clients how far the work is."""

@@ -20,6 +20,8 @@ from .base import Tool, ToolInfo
 from .delegate import delegate
 from .demo import DemoTools
 from .files import FileTools
+from .processes import Surroundings
+from .shell import shell_tool
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +51,19 @@ class Toolbox:
             self.add(one)
 
     @classmethod
-    def standard(cls, *, files: bool = True, demo: bool = True, packages: bool = True) -> Toolbox:
-        """`delegate`, the toolset `files`, the demo's tools, and what installed packages offer.
+    def standard(
+        cls, *, files: bool = True, shell: Surroundings | None = None, demo: bool = True, packages: bool = True
+    ) -> Toolbox:
+        """`delegate`, the toolsets `files` and `shell`, the demo's tools, and what installed packages offer.
 
-        Others are added by whoever makes them.
+        `shell` says what its commands get of the daemon's own; None = no shell. Others are added by whoever makes them.
         """
         toolbox = cls()
         toolbox.add(delegate, source="builtin")
         for one in FileTools().tools() if files else ():
             toolbox.add(one, source="builtin", toolset="files")
+        if shell is not None:
+            toolbox.add(shell_tool(shell), source="builtin", toolset="shell")
         if demo:
             for one in DemoTools().tools():
                 toolbox.add(one, source="demo")

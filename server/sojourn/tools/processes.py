@@ -1,0 +1,267 @@
+"""Commands of tools: each runs under a supervisor of its own (`_supervise.py`), attached to a call or as a job.
+
+Rule: a command gets nothing that is the daemon's: no descriptor, no terminal, none of its secrets; and nothing that it
+starts is left when its call was stopped, its time is over or the daemon is dead. Only a job outlives that (`jobs.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+How = Literal["exited", "stopped", "timedOut", "notStarted", "lost"]
+"""How a command ended; `lost`: nobody knows, its supervisor was killed."""
+
+GRACE_S = 2.0
+"""From TERM to KILL."""
+_SUPERVISE = str(Path(__file__).with_name("_supervise.py"))
+_PLAIN = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+"""What keeps programs from asking a person who is not there."""
+_OURS = ("SOJOURN_", "COVERAGE_", "PYTEST_", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "JOURNAL_")
+_EAGER = 1024 * 1024
+_READ = 65536
+_BREATH_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What commands get of the daemon's own: its environment without `hidden` names, and the umask of the person."""
+
+    hidden: frozenset[str] = frozenset()
+    umask: int = 0o022
+
+    def environment(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of a command."""
+        kept = {
+            name: value
+            for name, value in (os.environ if environ is None else environ).items()
+            if name not in self.hidden and not name.startswith(_OURS)
+        }
+        return kept | _PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A command to run: its words, where, and for how many seconds at most (None = as long as it takes)."""
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    limit_s: float | None = None
+    grace_s: float = GRACE_S
+
+    def options(self, around: Surroundings) -> list[str]:
+        """What the supervisor is told."""
+        return [
+            f"cwd={self.cwd or ''}",
+            f"limit={self.limit_s or 0}",
+            f"grace={self.grace_s}",
+            f"umask={around.umask:o}",
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended. `left`: it had left processes behind, which were ended. Times are seconds since 1970."""
+
+    how: How
+    code: int | None = None
+    signal: int | None = None
+    left: bool = False
+    began: float = 0
+    ended: float = 0
+    error: str | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it did not succeed."""
+        return self.how != "exited" or self.code != 0
+
+    @property
+    def text(self) -> str:
+        """What a model is told of it."""
+        after = f" after {self.ended - self.began:.1f} s" if self.ended else ""
+        what = {
+            "exited": f"exit code {self.code}{after}",
+            "stopped": f"stopped{after}",
+            "timedOut": f"its time limit was reached{after}; all of it was ended",
+            "notStarted": f"it could not be started: {self.error or 'the daemon ended before it was'}",
+            "lost": "it ended without a record: the process that watched over it was killed",
+        }[self.how]
+        if self.how == "exited" and self.signal is not None:
+            what = f"ended by {signal_name(self.signal)}{after}"
+        rest = "; processes that it left behind were ended, use background for what must go on" if self.left else ""
+        return f"[{what}{rest}]"
+
+
+def signal_name(number: int) -> str:
+    """A signal as people write it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def read_ended(text: str) -> Ended | None:
+    """What a supervisor told at the end; None when it did not come to that."""
+    said = read_lines(text)
+    if "outcome" not in said:
+        return None
+    return Ended(
+        cast(How, said["outcome"]),
+        code=int(said["code"]) if "code" in said else None,
+        signal=int(said["signal"]) if "signal" in said else None,
+        left=said.get("left") == "1",
+        began=float(said.get("began", 0)),
+        ended=float(said.get("ended", 0)),
+        error=said.get("error"),
+    )
+
+
+def read_lines(text: str) -> dict[str, str]:
+    """The `key=value` lines of a supervisor."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+class Supervisor(subprocess.Popen[bytes]):
+    """A supervisor's process. It may well outlive this object."""
+
+    def __del__(self, *_unused: object) -> None:
+        """Not `Popen`'s, which complains about a process that still runs."""
+
+
+def supervised(options: Iterable[str], order: Order) -> list[str]:
+    """The command line of a supervisor. Raises `ValueError` for what cannot be in one."""
+    if any("\0" in word for word in (*order.argv, order.cwd or "")):
+        raise ValueError("A command cannot hold a NUL character.")
+    return [sys.executable, "-I", "-S", _SUPERVISE, *options, "--", *order.argv]
+
+
+# -- attached to a call ---------------------------------------------------------------------------------------------
+
+
+class Attached:
+    """A command that a call waits for. `on_output` gets its output (stdout and stderr, as they come)."""
+
+    def __init__(self, around: Surroundings, on_output: Callable[[bytes], None]) -> None:
+        self._around = around
+        self._on_output = on_output
+        self._loop = asyncio.get_running_loop()
+        self._told = bytearray()
+        self._taken = 0
+        self._watched: set[int] = set()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+
+    async def run(self, order: Order) -> Ended:
+        """Runs it to its end. Being cancelled ends the command, within its grace, and does not wait for that.
+
+        Raises `OSError` when no process can be made.
+        """
+        process = Supervisor(
+            supervised(order.options(self._around), order),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            env=self._around.environment(),
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        report, output = process.stdout.fileno(), process.stderr.fileno()
+        try:
+            for fd, read in ((report, self._read_report), (output, self._read_output)):
+                os.set_blocking(fd, False)
+                self._watch(fd, read)
+            await self._over
+            self._drain(output)
+        finally:
+            for fd in (report, output):
+                self._unwatch(fd)
+            process.stdin.close()  # the lifeline
+            process.stdout.close()
+            process.stderr.close()
+            reap(process)
+        return read_ended(self._told.decode(errors="replace")) or Ended("lost")
+
+    def _watch(self, fd: int, read: Callable[[int], None]) -> None:
+        self._watched.add(fd)
+        self._loop.add_reader(fd, read, fd)
+
+    def _unwatch(self, fd: int) -> None:
+        self._watched.discard(fd)
+        self._loop.remove_reader(fd)
+
+    def _read_report(self, fd: int) -> None:
+        if data := os.read(fd, _READ):
+            self._told += data
+            return
+        self._unwatch(fd)
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _read_output(self, fd: int) -> None:
+        if not self._take(fd):
+            self._unwatch(fd)
+        elif self._taken > _EAGER:  # a flood: others must have their turn, and it must not burn the processor
+            self._loop.remove_reader(fd)
+            self._loop.call_later(_BREATH_S, self._go_on, fd)
+
+    def _go_on(self, fd: int) -> None:
+        if fd in self._watched:
+            self._loop.add_reader(fd, self._read_output, fd)
+
+    def _take(self, fd: int) -> bool:
+        try:
+            data = os.read(fd, _READ)
+        except BlockingIOError:
+            return False
+        self._taken += len(data)
+        if data:
+            self._on_output(data)
+        return bool(data)
+
+    def _drain(self, fd: int) -> None:
+        """What is in the pipe when the command has ended; a process that went its own way may hold it open."""
+        for _ in range(32):
+            if not self._take(fd):
+                return
+
+
+_leaving: set[Supervisor] = set()
+
+
+def reap(process: Supervisor) -> None:
+    """Takes note of a supervisor's end, without waiting for it."""
+    _leaving.add(process)
+    for one in list(_leaving):
+        if one.poll() is not None:
+            _leaving.discard(one)
+
+
+async def gone(within_s: float) -> bool:
+    """Whether every attached command's supervisor is gone, waiting so long for that."""
+    deadline = asyncio.get_running_loop().time() + within_s
+    while left := [one for one in _leaving if one.poll() is None]:
+        if asyncio.get_running_loop().time() > deadline:
+            break
+        await asyncio.sleep(0.01)
+    _leaving.intersection_update(left)
+    return not left
+
+
+def words(command: str | Sequence[str]) -> tuple[str, ...]:
+    """A command line as it is given to a shell, or a program with its arguments, as the words to execute."""
+    return (shell(), "-c", command) if isinstance(command, str) else tuple(command)
+
+
+def shell() -> str:
+    """The shell that runs command lines."""
+    return "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
