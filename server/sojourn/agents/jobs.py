@@ -272,11 +272,14 @@ class Jobs:
             self._spawn(self._end_process(job_id), f"stop {job_id}")
 
     async def _end_process(self, job_id: str) -> None:
-        async with asyncio.timeout(_STOP_S):
-            while job_id in self._starting or not processes.stop(job := processes.look(self._place(job_id))):
-                if job_id not in self._starting and job.ended is not None:
-                    return
-                await asyncio.sleep(0.02)  # its supervisor is about to say who it is
+        try:
+            async with asyncio.timeout(_STOP_S):
+                while job_id in self._starting or not processes.stop(job := processes.look(self._place(job_id))):
+                    if job_id not in self._starting and job.ended is not None:
+                        return
+                    await asyncio.sleep(0.02)  # its supervisor is about to say who it is
+        except (TimeoutError, OSError) as error:
+            log.warning("The job %s could not be told to stop: %s", job_id, error or "it does not say who it is")
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

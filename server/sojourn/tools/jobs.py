@@ -62,7 +62,10 @@ def launch(directory: Path, order: Order, around: Surroundings, *, most_bytes: i
 
 
 def look(directory: Path) -> Job:
-    """Where a job stands. One whose supervisor is gone has ended, with a record or without."""
+    """Where a job stands. One whose supervisor is gone has ended, with a record or without.
+
+    Raises `OSError` when that cannot be told now.
+    """
     alive = _is_locked(directory / "lock")  # looked at first: a record is written before the lock is let go
     started = read_lines(_text(directory / "started"))
     ended = read_ended(_text(directory / "result"))
@@ -97,11 +100,11 @@ def _is(started: Mapping[str, str], pid: str, born: str) -> bool:
 def _is_locked(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return True
     finally:
         os.close(fd)
@@ -111,7 +114,7 @@ def _is_locked(path: Path) -> bool:
 def _text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
-    except OSError:
+    except FileNotFoundError:
         return ""
 
 

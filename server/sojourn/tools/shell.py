@@ -22,7 +22,7 @@ LIVE_BYTES = 256 * 1024
 _LIVE_PIECE = 4096
 _LIVE_S = 0.1
 _LIMIT_S = 120.0
-_END_S = 1.0
+_END_S = 0.5
 _Command = Annotated[str, Field(description="The command line, for bash or sh.", min_length=1, max_length=30_000)]
 _Limit = Annotated[
     float | None,

@@ -1,0 +1,170 @@
+"""The supervisor by itself, as a program; and what is told of jobs whose files are not as they should be."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from process_tools import mark, marked, sleeper, wait_marked
+
+from sojourn.tools import _supervise, jobs
+from sojourn.tools.clip import Clip
+from sojourn.tools.processes import Order, Surroundings, read_ended, words
+
+PROGRAM = [sys.executable, str(_supervise.__file__)]
+
+
+def start(*options: str, command: str, **more: object) -> subprocess.Popen[bytes]:
+    """A supervisor without the daemon's switches for a quick start, so that its lines are counted."""
+    words = [*PROGRAM, *options, "--", "sh", "-c", command]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+    return subprocess.Popen(words, start_new_session=True, **pipes)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "how", "code", "left"),
+    [
+        ((), "exit 3", "exited", 3, False),
+        ((), "kill -9 $$", "exited", None, False),
+        ((), "sleep 300 & exit 0", "exited", 0, True),
+        (("limit=0.2", "grace=0.2"), "trap '' TERM; sleep 300", "timedOut", None, False),
+        (("umask=077", "cwd=/tmp"), 'test "$(pwd) $(umask)" = "/tmp 0077"', "exited", 0, False),
+    ],
+)
+def test_an_attached_command_is_told_of(
+    options: tuple[str, ...], command: str, how: str, code: int | None, left: bool
+) -> None:
+    process = start(*options, command=command)
+    ended = read_ended(_told(process))
+    assert ended is not None
+    assert (ended.how, ended.code, ended.left) == (how, code, left)
+    assert 0 < ended.began <= ended.ended
+
+
+def _told(process: subprocess.Popen[bytes]) -> str:
+    """What a supervisor tells while its lifeline stays open."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    text = process.stdout.read().decode()
+    process.wait(10)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        pipe.close()
+    return text
+
+
+def test_a_closed_lifeline_ends_everything() -> None:
+    name = mark()
+    process = start("grace=0.2", command=f"trap '' TERM; setsid {sleeper(name)} & {sleeper(name)} & wait; sleep 300")
+    wait_marked(name, 2)
+    ended = read_ended(process.communicate(timeout=20)[0].decode())
+    assert ended is not None
+    assert ended.how == "stopped"
+    assert marked(name) == []
+
+
+def test_a_program_that_is_not_there_is_told_with_its_reason() -> None:
+    process = subprocess.run(
+        [*PROGRAM, "cwd=/", "--", "/no/such/program"], stdin=subprocess.PIPE, capture_output=True, timeout=20
+    )
+    ended = read_ended(process.stdout.decode())
+    assert ended is not None
+    assert (ended.how, ended.error) == ("notStarted", "No such file or directory: '/no/such/program'")
+
+
+def test_a_job_keeps_the_beginning_and_the_end_of_its_output(tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    command = "echo first; head -c 100000 /dev/zero | tr '\\0' x; echo; echo last; setsid sleep 0.6 &"
+    process = start(f"dir={tmp_path}", f"lock={lock}", "most=8192", command=command, pass_fds=(lock,), stdin=None)
+    os.close(lock)
+    process.communicate(timeout=20)
+    job = jobs.look(tmp_path)
+    assert job.ended is not None
+    assert (job.ended.how, job.ended.code) == ("exited", 0)
+    assert jobs.size(tmp_path) == 100_012
+    names = sorted(path.name for path in tmp_path.glob("out-*"))
+    assert len(names) == 4
+    assert names[0] == "out-000000000000000"
+    text = jobs.clipped(tmp_path, Clip())
+    assert text.startswith("first\nxxx")
+    assert text.endswith("xxx\nlast\n")
+    assert "bytes left out, 100012 in all" in text
+
+
+def test_a_job_whose_directory_is_removed_ends_all_the_same(tmp_path: Path) -> None:
+    place = tmp_path / "job"
+    child = jobs.launch(place, Order(words("sleep 300")), Surroundings(), most_bytes=4096)
+    _wait_started(place)
+    for path in place.iterdir():
+        path.unlink()
+    place.rmdir()
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(10) == 0
+
+
+def _wait_started(place: Path) -> None:
+    deadline = time.monotonic() + 10
+    while not (place / "started").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        ({}, "lost"),
+        ({"boot": "another start of the machine"}, "lost"),
+        (None, "notStarted"),
+    ],
+)
+def test_a_job_without_a_supervisor_has_ended(change: dict[str, str] | None, how: str, tmp_path: Path) -> None:
+    if change is not None:
+        own = {"pid": str(os.getpid()), "birth": _supervise.birth(os.getpid()), "boot": _supervise.boot(), **change}
+        (tmp_path / "started").write_text("".join(f"{key}={value}\n" for key, value in own.items()))
+    (tmp_path / "lock").touch()
+    job = jobs.look(tmp_path)
+    assert job.ended is not None
+    assert job.ended.how == how
+    assert job.is_ours is (change == {})
+    assert jobs.stop(job) is False
+
+
+@pytest.mark.parametrize("wrong", ["birth", "boot"])
+def test_a_process_that_has_only_the_same_id_is_never_signalled(wrong: str, tmp_path: Path) -> None:
+    name = mark()
+    other = subprocess.Popen(["bash", "-c", f"exec -a {name} sleep 300"], start_new_session=True)
+    wait_marked(name, 1)
+    try:
+        facts = {"birth": _supervise.birth(other.pid), "boot": _supervise.boot(), wrong: "not this one"}
+        lines = f"pid={other.pid}\nbirth={facts['birth']}\nboot={facts['boot']}\n"
+        lines += f"command={other.pid}\ncommandBirth={facts['birth']}\n"
+        (tmp_path / "started").write_text(lines)
+        with (tmp_path / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            job = jobs.look(tmp_path)
+            assert job.ended is None
+            assert jobs.stop(job) is False
+        jobs.end_orphans(jobs.look(tmp_path))
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait(10)
+
+
+def test_output_files_that_vanish_or_miss_a_middle_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "out-000000000000000").write_bytes(b"begin")
+    (tmp_path / "out-000000000000100").write_bytes(b"end")
+    assert jobs.read(tmp_path, 0, 3) == jobs.Piece(0, b"beg")
+    assert jobs.read(tmp_path, 3, 99) == jobs.Piece(3, b"in")
+    assert jobs.read(tmp_path, 5, 99) == jobs.Piece(100, b"end")
+    assert jobs.read(tmp_path, 103, 99) == jobs.Piece(103, b"")
+    assert jobs.size(tmp_path) == 103
+    assert jobs.size(tmp_path / "nowhere") == 0
+    assert jobs.clipped(tmp_path, Clip()) == "begin\n[... 95 bytes left out, 103 in all ...]\nend"
