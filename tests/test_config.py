@@ -330,3 +330,27 @@ def test_a_refusal_can_be_taken_apart(file: Path) -> None:
         read(file, "[daemon]\nlog_level = 1\n")
     (fault,) = refused.value.faults
     assert (fault.where, fault.key) == (str(file), "daemon.log_level")
+
+
+def test_the_variables_that_hold_keys_are_known_and_others_are_not_hidden(file: Path) -> None:
+    file.write_text(
+        """
+[models.a]
+backend = "openai-chat"
+model = "m"
+api_key_env = "A_KEY"
+
+[mcp.servers.one]
+command = "x"
+pass_env = ["LANG", "GITHUB_TOKEN"]
+
+[mcp.servers.two]
+url = "https://example.org/mcp"
+bearer_token_env = "TWO"
+
+[mcp.servers.three]
+url = "https://example.org/mcp"
+header_env = { x-account = "THREE" }
+"""
+    )
+    assert load(file).secret_variables() == {"A_KEY", "GITHUB_TOKEN", "TWO", "THREE"}

@@ -28,7 +28,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from sojourn import _paths
 from sojourn.core import servers
 from sojourn.core.agent import AgentConfig, Limits, Name
-from sojourn.core.servers import SECRET_HEADERS, ServerName, Url, Variable
+from sojourn.core.servers import SECRET_HEADERS, ServerName, Url, Variable, looks_secret
 from sojourn.models.base import ModelSpec
 from sojourn.models.prices import Price
 
@@ -230,7 +230,7 @@ class Config(BaseSettings):
         """The environment variables that hold keys of ours; no command of a tool gets to see them."""
         keys = [model.api_key_env for model in self.models.values()]
         for server in self.mcp.servers.values():
-            keys += [server.bearer_token_env, *server.pass_env]
+            keys += [server.bearer_token_env, *server.header_env.values(), *filter(looks_secret, server.pass_env)]
         return frozenset(key for key in keys if key is not None)
 
     def presets(self) -> dict[str, AgentConfig]:
