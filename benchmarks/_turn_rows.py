@@ -68,21 +68,21 @@ class _RecordingTx:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tx, name)
 
-    def insert(self, record: Record) -> None:
+    def insert(self, record: Record, *, later: bool = False) -> None:
         self._kept.append(Write("insert", copy.copy(record)))
-        self._tx.insert(record)
+        self._tx.insert(record, later=later)
 
-    def insert_all(self, records: Sequence[Record]) -> None:
+    def insert_all(self, records: Sequence[Record], *, later: bool = False) -> None:
         self._kept.extend(Write("insert", copy.copy(record)) for record in records)
-        self._tx.insert_all(records)
+        self._tx.insert_all(records, later=later)
 
-    def put(self, record: Record) -> None:
+    def put(self, record: Record, *, later: bool = False) -> None:
         self._kept.append(Write("put", copy.copy(record)))
-        self._tx.put(record)
+        self._tx.put(record, later=later)
 
-    def update(self, record: Record, *columns: str) -> None:
+    def update(self, record: Record, *columns: str, later: bool = False) -> None:
         self._kept.append(Write("update", copy.copy(record), columns))
-        self._tx.update(record, *columns)
+        self._tx.update(record, *columns, later=later)
 
 
 def _size(value: Any) -> int:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import secrets
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 def now() -> str:
     """The time, ISO 8601 in UTC with milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _at(time.time_ns() // 1_000_000)
+
+
+@lru_cache(maxsize=8)
+def _at(ms: int) -> str:
+    seconds, rest = divmod(ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
 
 
 def stamp() -> int:

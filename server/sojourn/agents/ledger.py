@@ -204,7 +204,7 @@ class Ledger:
 
     def adopt_call(self, record: CallRecord) -> None:
         """Enters a new call."""
-        self.tx.insert(record)
+        self.tx.insert(record, later=True)
         self._calls[record.owner, record.call_id] = record
 
     def calls_of(self, run: RunRecord, **where: Any) -> list[CallRecord]:
@@ -277,7 +277,8 @@ class Ledger:
         body = message_json(message)
         agent.message_count += 1
         self.tx.insert(
-            MessageRecord(agent.conversation, agent.message_count, message.message_id, message.role, body.decode())
+            MessageRecord(agent.conversation, agent.message_count, message.message_id, message.role, body.decode()),
+            later=True,
         )
         return body
 
@@ -300,7 +301,7 @@ class Ledger:
         """Writes the events, and the rows that were changed in place."""
         for work in self._last:
             work()
-        self.tx.insert_all(self._events)
+        self.tx.insert_all(self._events, later=True)
         for run_id in sorted(self._dirty_runs, key=lambda r: self._runs[r].active):
             record = self._runs[run_id]
             record.updated_at, before = self.now, self._runs_read.get(run_id)
@@ -316,9 +317,9 @@ class Ledger:
     def _write(self, record: AgentRecord | RunRecord, fields: tuple[str, ...] | None) -> None:
         """Writes these fields of a row; all of it when it was not read here."""
         if fields is None:
-            self.tx.put(record)
+            self.tx.put(record, later=True)
         elif fields:
-            self.tx.update(record, *fields)
+            self.tx.update(record, *fields, later=True)
 
 
 def _type_of(body: bytes) -> str:

@@ -96,8 +96,9 @@ def _close(ledger: Ledger, p: Pass, agent: AgentRecord, conversation: Conversati
         rounds.close_approvals(ledger, agent, record, decision="closed", by="policy", run_id=old.run_id)
         if old.run.state == "executing_tools":
             rounds.close_for_good(ledger, old, agent, record, p)
-    for row in ledger.tx.find(CallRecord, owner=agent.agent_id, state="interrupted", result=None):
-        _fail_imported(ledger, p, agent, record, row)
+    if conversation.open_calls:
+        for row in ledger.tx.find(CallRecord, owner=agent.agent_id, state="interrupted", result=None):
+            _fail_imported(ledger, p, agent, record, row)
     _rebase(p, conversation, record, agent)
 
 

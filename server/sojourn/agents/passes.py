@@ -185,7 +185,7 @@ class Pass:
         run = self.run
         while self.saved_model_calls < len(run.model_calls):
             call = run.model_calls[self.saved_model_calls]
-            ledger.tx.insert(ModelCallRecord(self.run_id, call.index, call.json_bytes().decode()))
+            ledger.tx.insert(ModelCallRecord(self.run_id, call.index, call.json_bytes().decode()), later=True)
             self.saved_model_calls += 1
         while self.saved_entries < len(run.entries):
             insert_entry(ledger, self.run_id, self.saved_entries, run.entries[self.saved_entries])

@@ -35,12 +35,15 @@ UNASKED = (
 HAS_RESULT = ("preresolved", "returned", "pending", "resolved", "failed", "denied", "interrupted")
 
 
-def open_round(ledger: Ledger, rt: Runtime, p: Pass, calls: Sequence[PendingToolCall]) -> Todo:
-    """Enters the calls of a turn, gates each by its policy, and dispatches those that need nobody."""
+def open_round(ledger: Ledger, rt: Runtime, p: Pass, calls: Sequence[PendingToolCall], *, fresh: bool = False) -> Todo:
+    """Enters the calls of a turn, gates each by its policy, and dispatches those that need nobody.
+
+    `fresh`: they were made in this transition, so none of them has a row yet.
+    """
     agent, record = p.records(ledger)
     p.sync_entries(ledger)
     for position, pending in enumerate(calls):
-        row = ledger.call(agent.agent_id, pending.call.id)
+        row = None if fresh else ledger.call(agent.agent_id, pending.call.id)
         if row is None:
             row = _new_row(ledger, p, agent, record, pending, position)
             if row.state == "proposed":
@@ -222,7 +225,7 @@ def _dispatch(
             ledger.tx.update(row, "state", "result")
         elif row.state in ("proposed", "approved"):
             row.state = "dispatched"
-            ledger.tx.update(row, "state")
+            ledger.tx.update(row, "state", later=True)
             ledger.event(
                 agent,
                 hot.tool_exec_start(row.call_id, row.tool_name, orjson.loads(row.args)),
@@ -263,7 +266,7 @@ def record_output(
         row.placeholder = orjson.dumps([part.wire() for part in output.content]).decode()
         row.sent = bool(output.sent)
         agent.pending_calls += 1
-    ledger.tx.update(row, "state", "result", "placeholder", "sent")
+    ledger.tx.update(row, "state", "result", "placeholder", "sent", later=True)
     ledger.event(agent, hot.tool_exec_end(row.call_id, row.tool_name, orjson.loads(body)), run=record)
 
 
@@ -297,7 +300,7 @@ def interrupt(ledger: Ledger, agent: AgentRecord, record: RunRecord, row: CallRe
         return
     started = row.state == "dispatched"
     row.state, row.result = "interrupted", text_result(INTERRUPTED if started else NOT_STARTED)
-    ledger.tx.update(row, "state", "result")
+    ledger.tx.update(row, "state", "result", later=True)
     warn_interrupted(ledger, agent, record, row, started=started)
 
 
@@ -329,7 +332,7 @@ def not_started(ledger: Ledger, agent: AgentRecord, record: RunRecord, row: Call
     """A call of a round that had begun, whose turn had not come when the daemon died (D1)."""
     del agent, record
     row.state, row.result = "failed", text_result(NOT_STARTED)
-    ledger.tx.update(row, "state", "result")
+    ledger.tx.update(row, "state", "result", later=True)
 
 
 def close_for_good(ledger: Ledger, old: Pass, agent: AgentRecord, record: RunRecord, p: Pass) -> None:
@@ -338,7 +341,7 @@ def close_for_good(ledger: Ledger, old: Pass, agent: AgentRecord, record: RunRec
     for row in rows:
         if row.state in ("awaiting_approval", "approved", "proposed"):
             row.state, row.result = "failed", text_result("Not executed: the run was ended by a new prompt.")
-            ledger.tx.update(row, "state", "result")
+            ledger.tx.update(row, "state", "result", later=True)
         elif row.state not in HAS_RESULT:
             interrupt(ledger, agent, record, row)
     assert old.run.round is not None

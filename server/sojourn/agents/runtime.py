@@ -16,7 +16,7 @@ import orjson
 from sojourn.core.agent import DEFAULT_MAX_TURNS, AgentConfig, Caller
 from sojourn.core.errors import AgentNotFound, InvalidParams, RequestIdReused, UnknownModel
 from sojourn.core.history import since_summary
-from sojourn.core.messages import MESSAGE, AssistantMessage, Message, SummaryMessage
+from sojourn.core.messages import MESSAGE, Message
 from sojourn.core.values import Value
 from sojourn.models.base import Model
 from sojourn.store.base import ReadTx, Store, Tx
@@ -62,6 +62,8 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)
     tokens: int = 0
     call_ids: set[str] = field(default_factory=set)
+    open_calls: set[str] = field(default_factory=set)
+    """The calls that no result message follows."""
     counted: int = 0
     """How many tokens the provider counted, up to and with its last answer; 0 when it did not say."""
     counted_at: int = 0
@@ -70,14 +72,18 @@ class Conversation:
     def add(self, message: Message, body: bytes) -> None:
         """Appends a message that was just stored as `body`."""
         self.messages.append(message)
-        if isinstance(message, AssistantMessage):
-            self.call_ids.update(call.id for call in message.calls)
-        elif isinstance(message, SummaryMessage):
+        if message.role == "assistant":
+            for call in message.calls:
+                self.call_ids.add(call.id)
+                self.open_calls.add(call.id)
+        elif message.role == "toolResult":
+            self.open_calls.discard(message.call_id)
+        elif message.role == "summary":
             self.counted = 0
             self.tokens = sum(estimate_tokens(seen, message_json(seen)) for seen in since_summary(self.messages))
             return
         self.tokens += estimate_tokens(message, body)
-        if isinstance(message, AssistantMessage) and message.usage is not None:
+        if message.role == "assistant" and message.usage is not None:
             self.counted, self.counted_at = message.usage.input_tokens + message.usage.output_tokens, self.tokens
 
 

@@ -152,7 +152,7 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
     if not kept:
         ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
     if isinstance(step, CallTools):
-        return rounds.open_round(ledger, rt, p, step.calls)
+        return rounds.open_round(ledger, rt, p, step.calls, fresh=True)
     ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     if isinstance(step, Done):
         return final(ledger, p)

@@ -400,7 +400,7 @@ def _as_messages(given: str | Message | Sequence[Message] | None) -> list[Messag
 def _all_messages(given: Iterable[Message]) -> list[Message]:
     messages = list(given)
     for message in messages:
-        if not isinstance(message, _MESSAGES):
+        if type(message) not in _MESSAGES and not isinstance(message, _MESSAGES):
             raise InvalidParams(f"A conversation is made of messages, not of {message!r}.", field="messages")
     return messages
 

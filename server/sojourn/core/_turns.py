@@ -6,8 +6,9 @@ Values and functions of values; `sojourn.core.run` holds the machine that uses t
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -26,6 +27,7 @@ from .messages import (
     TextPart,
     ToolCallPart,
     ToolResultMessage,
+    UserMessage,
     parts,
     tool_result,
 )
@@ -43,6 +45,11 @@ _WHY: Mapping[InvalidCallReason, str] = {
     "malformed_arguments": "the arguments of this call of {!r} are not a JSON object",
 }
 _CUT = frozenset(("length", "contentFilter"))
+_NAMES: Mapping[type, Callable[[Any], tuple[str | None, ...]]] = {
+    UserMessage: attrgetter("message_id", "at"),
+    AssistantMessage: attrgetter("message_id", "at", "model"),
+    ToolResultMessage: attrgetter("message_id", "at", "call_id", "tool_name"),
+}
 _SURELY_SHALLOW, _DEPTH_OF_DOCUMENT = 64, 16
 
 
@@ -66,12 +73,24 @@ def is_answerless(message: AssistantMessage) -> bool:
 
 def sound(message: Message) -> Message:
     """`message`, mended where it has lone surrogates, so that saving it never fails."""
+    if _is_plain(message):
+        return message
     try:
         message.json_bytes()
     except PydanticSerializationError:
         fields = message.model_dump()
         return type(message).model_validate(clean({**fields, "content": list(fields["content"])}))
     return message
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether there is only ASCII text in it, which is always sound; cheaper than trying to save it."""
+    names = _NAMES.get(type(message))
+    return (
+        names is not None
+        and all(name is None or name.isascii() for name in names(message))
+        and all(type(part) is TextPart and part.opaque is None and part.text.isascii() for part in message.content)
+    )
 
 
 def explain(context: InvalidToolCallContext) -> str:

@@ -19,6 +19,7 @@ from sojourn.core.errors import StorageError
 from ._bodies import MARK, must_pack, pack, unpack
 from ._border import Ended
 from ._columns import check_limit, columns_of, order_columns, remembered, start_values
+from ._later import Later, Unwritten
 from ._statements import (
     conditions_of,
     count_sql,
@@ -167,79 +168,125 @@ class RowCache:
 
     def update(
         self, kind: type[Record], key: tuple[Any, ...], places: tuple[int, ...], values: tuple[Any, ...]
-    ) -> None:
-        """Some columns of the row were written."""
-        row = self._rows.get((kind, *key))
-        if row is not None:
-            fresh = list(row)
-            for place, value in zip(places, values, strict=False):
-                fresh[place] = value
-            self._rows[kind, *key] = tuple(fresh)
+    ) -> tuple[Any, ...] | None:
+        """Some columns of the row were written: the row as it is now, None when it is not at hand."""
+        name = (kind, *key)
+        row = self._rows.get(name)
+        if row is None:
+            return None
+        fresh = list(row)
+        for place, value in zip(places, values, strict=False):
+            fresh[place] = value
+        self._rows[name] = row = tuple(fresh)
+        return row
 
     def clear(self) -> None:
         """Forgets all rows."""
         self._rows.clear()
 
+    def restart(self, unwritten: Later) -> None:
+        """Forgets all rows but those that are not in the database yet."""
+        self._rows.clear()
+        self._rows.update({key: row for key, (_, row, _) in unwritten.changed.items()})
+
 
 class SqliteTx(SqliteReadTx):
-    """A `Tx` inside a savepoint of the writer's transaction."""
+    """A `Tx` of the writer's transaction; in a savepoint of its own from its first write on that cannot wait."""
 
-    __slots__ = ("_cache", "deleted", "published")
+    __slots__ = ("_cache", "_later", "_unwritten", "deleted", "published", "saved")
 
-    def __init__(self, db: sqlite3.Cursor, cache: RowCache) -> None:
+    def __init__(self, db: sqlite3.Cursor, cache: RowCache, unwritten: Unwritten) -> None:
         super().__init__(db)
         self._cache: Any = cache
+        self._unwritten: Any = unwritten
+        self._later = Later()
         self.published: list[Any] = []
         self.deleted = False
+        self.saved = False
+        """Whether it is in a savepoint, `step`."""
 
     def get(self, kind: type[R], *key: Any) -> R | None:
         """See `ReadTx.get`."""
         record: R | None = self._cache.get(kind, key)
         if record is None:
+            self._look(kind)
             record = super().get(kind, *key)
             if record is not None:
                 self._cache.put(record, statements_of(kind).columns.row(record))
         return record
 
-    def insert(self, record: Record) -> None:
+    def find(
+        self,
+        kind: type[R],
+        /,
+        *,
+        order: str | Sequence[str] = (),
+        desc: bool = False,
+        after: Any = None,
+        limit: int | None = None,
+        **where: Any,
+    ) -> list[R]:
+        """See `ReadTx.find`."""
+        self._look(kind)
+        return super().find(kind, order=order, desc=desc, after=after, limit=limit, **where)
+
+    def count(self, kind: type[R], /, **where: Any) -> int:
+        """See `ReadTx.count`."""
+        self._look(kind)
+        return super().count(kind, **where)
+
+    def insert(self, record: Record, *, later: bool = False) -> None:
         """See `Tx.insert`."""
-        statements = statements_of(type(record))
+        kind = type(record)
+        statements = statements_of(kind)
         columns = statements.columns
         row = columns.row(record)
-        self._write(statements.insert, row, columns.bodies)
+        if later:
+            if kind in RowCache.KINDS:
+                self._later.change(kind, (kind, *(row[i] for i in columns.key)), "insert", row)
+            else:
+                self._later.add(kind, [row])
+        else:
+            self._enter()
+            self._write(statements.insert, row, columns.bodies)
         self._cache.put(record, row)
 
-    def insert_all(self, records: Sequence[Record]) -> None:
+    def insert_all(self, records: Sequence[Record], *, later: bool = False) -> None:
         """See `Tx.insert_all`."""
         if not records:
             return
-        statements = statements_of(type(records[0]))
-        bodies = statements.columns.bodies
-        rows = [statements.columns.row(record) for record in records]
-        for i in bodies:
-            if any(map(must_pack, filter(None, map(itemgetter(i), rows)))):
-                for row in rows:
-                    self._write(statements.insert, row, bodies)
-                return
-        try:
-            self._db.executemany(statements.insert, rows)
-        except sqlite3.Error as error:
-            raise self._plain(error) from error
+        kind = type(records[0])
+        statements = statements_of(kind)
+        rows = list(map(statements.columns.row, records))
+        if later and kind not in RowCache.KINDS:
+            self._later.add(kind, rows)
+        else:
+            self._enter()
+            self._write_all(statements.insert, rows, statements.columns.bodies)
 
-    def put(self, record: Record) -> None:
+    def put(self, record: Record, *, later: bool = False) -> None:
         """See `Tx.put`."""
-        statements = statements_of(type(record))
+        kind = type(record)
+        statements = statements_of(kind)
         columns = statements.columns
         row = columns.row(record)
-        self._write(statements.put, row, columns.bodies)
+        if later and kind in RowCache.KINDS:
+            self._later.change(kind, (kind, *(row[i] for i in columns.key)), "put", row)
+        else:
+            self._enter()
+            self._write(statements.put, row, columns.bodies)
         self._cache.put(record, row)
 
-    def update(self, record: Record, *fields: str) -> None:
+    def update(self, record: Record, *fields: str, later: bool = False) -> None:
         """See `Tx.update`."""
         kind = type(record)
         plan = _update_plan(kind, fields)
         values = plan.values(record)
         key = values[len(fields) :]
+        if later and (row := self._cache.update(kind, key, plan.places, values)) is not None:
+            self._later.change(kind, (kind, *key), "update", row, fields)
+            return
+        self._enter()
         if self._write(plan.sql, values, plan.bodies):
             self._cache.update(kind, key, plan.places, values)
         else:
@@ -247,6 +294,7 @@ class SqliteTx(SqliteReadTx):
 
     def delete(self, kind: type[R], *key: Any) -> bool:
         """See `Tx.delete`."""
+        self._enter()
         self._cache.clear()
         gone = self._change(statements_of(kind).delete, key)
         self.deleted = self.deleted or gone > 0
@@ -255,20 +303,74 @@ class SqliteTx(SqliteReadTx):
     def delete_some(self, kind: type[R], limit: int, /, **where: Any) -> int:
         """See `Tx.delete_some`."""
         check_limit(limit)
+        self._enter()
         self._cache.clear()
         conditions, values = conditions_of(where)
         gone = self._change(delete_some_sql(kind, conditions), (*values, limit))
         self.deleted = self.deleted or gone > 0
         return gone
 
+    def finish(self) -> Later:
+        """The transition has ended well: what may still wait. One that is in a savepoint leaves nothing."""
+        if self.saved:
+            self._enter()
+        return self._later
+
+    def write_out(self) -> bool:
+        """Writes what earlier transitions left; False when some of it was refused, whose transitions then failed."""
+        return bool(self._unwritten.write(self))
+
     def end(self) -> None:
         """See `SqliteReadTx.end`."""
         super().end()
-        self._cache = Ended()
+        self._cache = self._unwritten = Ended()
 
     def publish(self, item: Any) -> None:
         """See `Tx.publish`."""
         self.published.append(item)
+
+    def step(self, sql: str) -> None:
+        """See `Pen.step`."""
+        self._db.execute(sql)
+
+    def write(self, rows: Later) -> None:
+        """See `Pen.write`."""
+        for sql, values, bodies in rows.groups():
+            self._write_all(sql, values, bodies)
+
+    def _look(self, kind: type[Record]) -> None:
+        """Before a query: what waits to be written to its table is written."""
+        if kind in self._later.kinds:
+            self._enter()
+        elif kind in self._unwritten.kinds:
+            self._catch_up()
+
+    def _enter(self) -> None:
+        """Before a write that cannot wait: all that waits is written, and from here on there is a savepoint."""
+        if not self.saved:
+            self._catch_up()
+            self._db.execute("SAVEPOINT step")
+            self.saved = True
+        if self._later.kinds:
+            rows, self._later = self._later, Later()
+            self.write(rows)
+
+    def _catch_up(self) -> None:
+        if not self.write_out():
+            raise StorageError("It was not begun: a change before it, on which it may have built, was refused.")
+
+    def _write_all(self, sql: str, rows: list[tuple[Any, ...]], bodies: tuple[int, ...]) -> None:
+        for i in bodies:
+            if any(map(must_pack, filter(None, map(itemgetter(i), rows)))):
+                written = sum(self._write(sql, row, bodies) for row in rows)
+                break
+        else:
+            try:
+                written = self._db.executemany(sql, rows).rowcount
+            except sqlite3.Error as error:
+                raise self._plain(error) from error
+        if written != len(rows):
+            raise KeyError(f"{len(rows) - written} of {len(rows)} rows were not there to be changed: {sql}")
 
     def _write(self, sql: str, row: tuple[Any, ...], bodies: tuple[int, ...]) -> int:
         quoted: list[dict[str, bytes]] = []

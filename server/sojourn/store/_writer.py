@@ -19,6 +19,7 @@ from typing import Any
 from sojourn.core.errors import StorageError
 
 from ._border import run
+from ._later import Later, Unwritten
 from ._transactions import RowCache, SqliteTx
 from .base import Tx
 from .migrations import BUSY_TIMEOUT_S, Durability, open_writer
@@ -46,25 +47,34 @@ _log = logging.getLogger(__name__)
 class Job:
     """A transition, who waits for it, and how it went."""
 
-    __slots__ = ("error", "future", "result", "transition")
+    __slots__ = ("error", "future", "published", "result", "transition")
 
     def __init__(self, transition: Callable[[Tx], Any], future: asyncio.Future[Any]) -> None:
         self.transition = transition
         self.future = future
         self.result: Any = None
+        self.published: list[Any] = []
         self.error: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing of it is kept."""
+        self.error = error
 
 
 class Batch:
     """The jobs of one commit and what the event loop must hear of it: `failure` only when `health_changed`."""
 
-    __slots__ = ("failure", "health_changed", "jobs", "published")
+    __slots__ = ("failure", "health_changed", "jobs")
 
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs = jobs
-        self.published: list[Any] = []
         self.failure: str | None = None
         self.health_changed = False
+
+    @property
+    def published(self) -> list[Any]:
+        """What its transitions published that are kept, in their order."""
+        return [item for job in self.jobs if job.error is None for item in job.published]
 
 
 class Writer:
@@ -83,6 +93,7 @@ class Writer:
         self._stopping = False
         self._checkpoint_at = 0
         self._rows = RowCache()
+        self._unwritten = Unwritten()
 
     def start(self) -> str:
         """Opens the database and starts the thread; answers the store's id. Raises `StorageError`."""
@@ -130,11 +141,11 @@ class Writer:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for job in batch.jobs:
-                batch.published += self._step(job)
+                self._step(job)
+            self._write_out()
             self._db.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 (a writer that dies would leave every caller waiting for ever)
             self._undo()
-            batch.published.clear()
             for job in batch.jobs:
                 job.error = StorageError(f"The store {str(self._path)!r} could not write ({error}); nothing was kept.")
             self._note_health(batch, str(error))
@@ -144,27 +155,47 @@ class Writer:
             self._note_health(batch, None)
         self._deliver(batch)
 
-    def _step(self, job: Job) -> list[Any]:
-        """Runs a transition in a savepoint; answers what it published. Raises when the disk fails."""
-        self._db.execute("SAVEPOINT step")
-        tx = SqliteTx(self._db, self._rows)
+    def _step(self, job: Job) -> None:
+        """Runs a transition. Raises when the disk fails."""
+        tx = SqliteTx(self._db, self._rows, self._unwritten)
+        later: Later | None = None
+
+        def whole(tx: SqliteTx) -> Any:
+            nonlocal later
+            result = job.transition(tx)
+            later = tx.finish()
+            return result
+
         try:
-            job.result = run(job.transition, tx)
+            job.result = run(whole, tx)
         except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to whoever gave the transition)
             job.error = error
         if tx.failure is not None:
             raise tx.failure
         if job.error is not None:
-            self._rows.clear()
+            self._forget_step(tx)
+        elif later is not None and later.kinds:
+            self._unwritten.take(job.fail, later)
+        if tx.saved:
+            self._db.execute("RELEASE step")
+        if job.error is None:
+            job.published = tx.published
+            self._untidy = self._untidy or tx.deleted
+
+    def _forget_step(self, tx: SqliteTx) -> None:
+        self._rows.restart(self._unwritten.rows)
+        if tx.saved:
             self._db.execute("ROLLBACK TO step")
-        self._db.execute("RELEASE step")
-        if job.error is not None:
-            return []
-        self._untidy = self._untidy or tx.deleted
-        return tx.published
+
+    def _write_out(self) -> None:
+        """Writes what the batch's transitions left for later. Raises when the disk fails."""
+        tx = SqliteTx(self._db, self._rows, self._unwritten)
+        if not tx.write_out():
+            self._rows.clear()
 
     def _undo(self) -> None:
         self._rows.clear()
+        self._unwritten.clear()
         if self._connection.in_transaction:
             with suppress(sqlite3.Error):  # the next batch finds the transaction open, fails and tries this again
                 self._db.execute("ROLLBACK")

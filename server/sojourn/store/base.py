@@ -63,21 +63,26 @@ class ReadTx(Protocol):
 
 
 class Tx(ReadTx, Protocol):
-    """A transition under way."""
+    """A transition under way.
 
-    def insert(self, record: Record) -> None:
+    A write that is given `later=True` may wait for the commit, when the rows of many transitions are written together;
+    every later query sees it all the same. It is for rows that cannot be refused, such as one whose key was counted up:
+    a refusal would come from `Store.write` instead of here, with nothing kept of the transition.
+    """
+
+    def insert(self, record: Record, *, later: bool = False) -> None:
         """Adds a row. Raises `Conflict` when its key or a unique value is taken."""
         ...
 
-    def insert_all(self, records: Sequence[Record]) -> None:
+    def insert_all(self, records: Sequence[Record], *, later: bool = False) -> None:
         """Adds rows of one kind, in order, for less than one by one. Raises `Conflict` as `insert` does."""
         ...
 
-    def put(self, record: Record) -> None:
+    def put(self, record: Record, *, later: bool = False) -> None:
         """Adds the row or replaces the one with its key. Raises `Conflict` when another row holds a unique value."""
         ...
 
-    def update(self, record: Record, *fields: str) -> None:
+    def update(self, record: Record, *fields: str, later: bool = False) -> None:
         """Writes these fields of an existing row. Raises `KeyError` when there is none with its key."""
         ...
 

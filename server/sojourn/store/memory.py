@@ -143,7 +143,7 @@ class _MemoryTx(_MemoryReadTx):
         self.published: list[Any] = []
         self._undo: list[tuple[_Table, Key, Row | None, int]] = []
 
-    def insert(self, record: Record) -> None:
+    def insert(self, record: Record, *, later: bool = False) -> None:
         """See `Tx.insert`."""
         table = self._tables[type(record)]
         row = _checked(table.columns, record)
@@ -152,18 +152,18 @@ class _MemoryTx(_MemoryReadTx):
             raise Conflict(f"{table.columns.table.name!r} has a row with the key {key!r} already.")
         self._place(table, key, row)
 
-    def insert_all(self, records: Sequence[Record]) -> None:
+    def insert_all(self, records: Sequence[Record], *, later: bool = False) -> None:
         """See `Tx.insert_all`."""
         for record in records:
             self.insert(record)
 
-    def put(self, record: Record) -> None:
+    def put(self, record: Record, *, later: bool = False) -> None:
         """See `Tx.put`."""
         table = self._tables[type(record)]
         row = _checked(table.columns, record)
         self._place(table, _values(row, table.columns.key), row)
 
-    def update(self, record: Record, *fields: str) -> None:
+    def update(self, record: Record, *fields: str, later: bool = False) -> None:
         """See `Tx.update`."""
         table = self._tables[type(record)]
         check_fields(table.columns, fields)
