@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.store.migrations import open_writer
-from sojourn.store.records import AgentRecord, EventRecord, MessageRecord, Record
+from sojourn.store.records import AgentRecord, EventRecord, MessageRecord, Record, changes
 from sojourn.store.sqlite import FILE_NAME, SqliteStore
 
 CHECKPOINT_EVERY = 500
@@ -79,6 +79,10 @@ class _RecordingTx:
     def put(self, record: Record, *, later: bool = False) -> None:
         self._kept.append(Write("put", copy.copy(record)))
         self._tx.put(record, later=later)
+
+    def save(self, record: Record, before: tuple[Any, ...]) -> None:
+        self._kept.append(Write("update", copy.copy(record), changes(record, before)))
+        self._tx.save(record, before)
 
     def update(self, record: Record, *columns: str, later: bool = False) -> None:
         self._kept.append(Write("update", copy.copy(record), columns))

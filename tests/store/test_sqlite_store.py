@@ -309,7 +309,7 @@ async def test_a_busy_store_tidies_too(store: SqliteStore) -> None:
         blobs.append(len(tx._rows("SELECT 1 FROM blobs", ())))
         last = blobs[-1] == 0 or len(blobs) > 200
         following = _writer.Job((lambda tx: None) if last else transition, done if last else loop.create_future())
-        store._writer.queue.put(following)
+        store._writer.queue.put([following])
 
     await store.write(transition)
     await done
@@ -354,7 +354,8 @@ async def test_an_answer_that_nobody_can_hear_ends_nothing(tmp_path: Path, caplo
 
     await asyncio.to_thread(lambda: asyncio.run(leave_open()))
     (store,) = stores
-    store._writer.queue.put(_writer.Job(lambda tx: tx.insert(message(1)), asyncio.get_running_loop().create_future()))
+    job = _writer.Job(lambda tx: tx.insert(message(1)), asyncio.get_running_loop().create_future())
+    store._writer.queue.put([job])
     store._close()
     assert "event loop ended" in caplog.text
     again = await SqliteStore.open(tmp_path)

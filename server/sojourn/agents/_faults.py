@@ -16,6 +16,8 @@ def _parse(text: str) -> tuple[str, int]:
 
 
 _POINT, _left = _parse(os.environ.get("SOJOURN_FAULT", ""))
+FAULTS = bool(_POINT)
+"""Whether there is a point to strike at."""
 
 
 def strike(point: str) -> None:

@@ -152,10 +152,7 @@ def close_record(
 def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
     """Adds one model call's usage to the agent's total."""
     if usage is not None:
-        total = orjson.loads(agent.usage)
-        for name, number in usage.wire().items():
-            total[name] = total.get(name, 0) + number
-        agent.usage = orjson.dumps(total).decode()
+        agent.usage = (Usage.model_validate_json(agent.usage) + usage).json_bytes().decode()
 
 
 def _continues(ledger: Ledger, agent: AgentRecord, reason: EndReason) -> bool:

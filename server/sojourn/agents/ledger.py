@@ -27,7 +27,6 @@ from sojourn.store.records import (
     EventRecord,
     MessageRecord,
     RunRecord,
-    changes,
     snapshot,
 )
 
@@ -304,22 +303,21 @@ class Ledger:
         self.tx.insert_all(self._events, later=True)
         for run_id in sorted(self._dirty_runs, key=lambda r: self._runs[r].active):
             record = self._runs[run_id]
-            record.updated_at, before = self.now, self._runs_read.get(run_id)
-            self._write(record, None if before is None else changes(record, before))
+            record.updated_at = self.now
+            self._write(record, self._runs_read.get(run_id))
         for agent in self._agents.values():
             before = self._agents_read.get(agent.agent_id)
-            fields = None if before is None else changes(agent, before)
-            if fields != ():
+            if before is None or snapshot(agent) != before:
                 agent.updated_at, agent.activity = self.now, self._stamp
-                self._write(agent, fields and (*fields, "updated_at", "activity"))
+                self._write(agent, before)
                 self.tx.publish(Changed(agent))
 
-    def _write(self, record: AgentRecord | RunRecord, fields: tuple[str, ...] | None) -> None:
-        """Writes these fields of a row; all of it when it was not read here."""
-        if fields is None:
+    def _write(self, record: AgentRecord | RunRecord, before: tuple[Any, ...] | None) -> None:
+        """Writes what is no longer as it was when the row was read; all of it when it was not read here."""
+        if before is None:
             self.tx.put(record, later=True)
-        elif fields:
-            self.tx.update(record, *fields, later=True)
+        else:
+            self.tx.save(record, before)
 
 
 def _type_of(body: bytes) -> str:

@@ -245,14 +245,12 @@ def restore(parts: RunParts, conversation: Conversation) -> AgentRun:
 
 def result_message(call: CallRecord, result: dict[str, Any]) -> ToolResultMessage:
     """The tool result message of a call whose row holds `result` (`{content, isError, pending}`)."""
-    return ToolResultMessage.model_validate(
-        {
-            "call_id": call.call_id,
-            "tool_name": call.tool_name,
-            "content": result["content"],
-            "is_error": result.get("isError", False),
-            "pending": result.get("pending", False),
-        }
+    return ToolResultMessage(
+        call_id=call.call_id,
+        tool_name=call.tool_name,
+        content=result["content"],
+        is_error=result.get("isError", False),
+        pending=result.get("pending", False),
     )
 
 

@@ -23,7 +23,7 @@ from sojourn.store.base import ReadTx, Store, Tx
 from sojourn.store.records import AgentRecord, MessageRecord, RequestRecord
 
 from . import clock
-from ._faults import strike
+from ._faults import FAULTS, strike
 from .ledger import Ledger, message_json
 
 if TYPE_CHECKING:
@@ -186,10 +186,12 @@ class Runtime:
 
         def transition(tx: Tx) -> T:
             ledger = Ledger(tx, clock.now(), clock.stamp())
-            tx.publish(Struck(name))
+            if FAULTS:
+                tx.publish(Struck(name))
             result = change(ledger)
             ledger.flush()
-            strike(f"before:{name}")
+            if FAULTS:
+                strike(f"before:{name}")
             return result
 
         return await self.store.write(transition)

@@ -7,7 +7,7 @@ Nothing here moves a run; `sojourn.core.run` does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -15,7 +15,6 @@ from pydantic import (
     Field,
     JsonValue,
     ModelWrapValidatorHandler,
-    PrivateAttr,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -60,6 +59,7 @@ _APART = {"history", "messages", "model_calls", "entries"}
 _ROLES = frozenset(("user", "assistant", "toolResult", "lateResult", "summary", "system"))
 _PARTS = frozenset(("text", "image", "resource", "reasoning", "toolCall", "refusal", "other"))
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage, LateResultMessage, SummaryMessage, SystemMessage)
+_KINDS = frozenset(_MESSAGES)
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 
 Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
@@ -82,6 +82,10 @@ class RunDocument(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,
     )
+    __slots__ = ("_ids", "_labelled")  # no private attributes, whose every use costs as much as a field of three
+    if TYPE_CHECKING:
+        _ids: set[str] | None
+        _labelled: int
 
     format: int
     state: State
@@ -106,9 +110,6 @@ class RunDocument(BaseModel):
     """The run's own: prompt, accepted turns, results, feedback. Read it; only the run appends."""
     model_calls: list[ModelCall]
     entries: list[RunEntry]
-
-    _ids: set[str] | None = PrivateAttr(default=None)
-    _labelled: int = PrivateAttr(default=0)
 
     # -- making one -----------------------------------------------------------------------------------------------
 
@@ -135,6 +136,7 @@ class RunDocument(BaseModel):
             model_calls=[],
             entries=[],
         )
+        run._remember_nothing()
         return cast("Self", run)  # the plugin of mypy forgets that `model_construct` makes a `Self`
 
     def with_history(self, messages: Iterable[Message]) -> Self:
@@ -284,6 +286,21 @@ class RunDocument(BaseModel):
         }
         return cls.load({**_parsed(machine), **apart})
 
+    def _remember_nothing(self) -> None:
+        """What is worked out again when it is needed: the call ids of the conversation, how many messages have ids."""
+        self._ids = None
+        self._labelled = 0
+
+    def __copy__(self) -> Self:
+        twin = super().__copy__()
+        twin._remember_nothing()
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        twin = super().__deepcopy__(memo)
+        twin._remember_nothing()
+        return twin
+
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
@@ -299,6 +316,7 @@ class RunDocument(BaseModel):
             run = handler(data)
         except ValidationError as error:
             raise _misfit(error) from None
+        run._remember_nothing()
         if (field := next(run._contradictions(), None)) is not None:
             raise FormatUnsupported(f"The run document's {field!r} does not fit its state {run.state!r}.", field=field)
         return run
@@ -399,8 +417,10 @@ def _as_messages(given: str | Message | Sequence[Message] | None) -> list[Messag
 
 def _all_messages(given: Iterable[Message]) -> list[Message]:
     messages = list(given)
+    if _KINDS.issuperset(map(type, messages)):
+        return messages
     for message in messages:
-        if type(message) not in _MESSAGES and not isinstance(message, _MESSAGES):
+        if not isinstance(message, _MESSAGES):
             raise InvalidParams(f"A conversation is made of messages, not of {message!r}.", field="messages")
     return messages
 

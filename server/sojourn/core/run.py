@@ -144,7 +144,6 @@ class AgentRun(RunDocument):
         if not (self.messages or self.history):
             return None
         ahead = self.model_copy(update={"messages": list(self.messages)})
-        ahead._ids = None
         try:
             return ahead.next_step()
         except (RunFailed, ModelResponseError) as error:

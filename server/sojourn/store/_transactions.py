@@ -11,7 +11,8 @@ import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from itertools import compress
+from operator import attrgetter, itemgetter, ne
 from typing import Any, ClassVar, TypeVar
 
 from sojourn.core.errors import StorageError
@@ -180,6 +181,13 @@ class RowCache:
         self._rows[name] = row = tuple(fresh)
         return row
 
+    def replace(self, key: tuple[Any, ...], row: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+        """The whole row was written; False, and nothing done, when it is not at hand as it was `before`."""
+        if self._rows.get(key) != before:
+            return False
+        self._rows[key] = row
+        return True
+
     def clear(self) -> None:
         """Forgets all rows."""
         self._rows.clear()
@@ -291,6 +299,20 @@ class SqliteTx(SqliteReadTx):
             self._cache.update(kind, key, plan.places, values)
         else:
             raise KeyError(f"There is no row with the key {key!r} in {kind.TABLE.name!r}.")
+
+    def save(self, record: Record, before: tuple[Any, ...]) -> None:
+        """See `Tx.save`."""
+        kind = type(record)
+        columns = columns_of(kind)
+        row = columns.row(record)
+        fields = tuple(compress(columns.names, map(ne, row, before)))
+        if not fields:
+            return
+        key = (kind, *(row[i] for i in columns.key))
+        if self._cache.replace(key, row, before):
+            self._later.change(kind, key, "update", row, fields)
+        else:
+            self.update(record, *fields)
 
     def delete(self, kind: type[R], *key: Any) -> bool:
         """See `Tx.delete`."""

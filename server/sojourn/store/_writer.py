@@ -81,7 +81,7 @@ class Writer:
     """Owns the connection that writes. `queue`, `start` and `stop` are for others, the rest is the thread's own."""
 
     def __init__(self, path: Path, durability: Durability, deliver: Callable[[Batch], None]) -> None:
-        self.queue: SimpleQueue[Job | None] = SimpleQueue()
+        self.queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self.commits = 0
         self.transitions = 0
         self._path = path
@@ -126,14 +126,14 @@ class Writer:
         jobs: list[Job] = []
         with suppress(Empty):
             if self._failure is not None:
-                job = self.queue.get(timeout=PROBE_S)
+                more = self.queue.get(timeout=PROBE_S)
             else:
-                job = self.queue.get(block=not self._untidy)
-            while job is not None:
-                jobs.append(job)
-                if len(jobs) == MAX_BATCH:
+                more = self.queue.get(block=not self._untidy)
+            while more is not None:
+                jobs += more
+                if len(jobs) >= MAX_BATCH:
                     return jobs
-                job = self.queue.get_nowait()
+                more = self.queue.get_nowait()
             self._stopping = True
         return jobs
 

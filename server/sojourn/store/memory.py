@@ -26,7 +26,7 @@ from ._columns import (
     start_values,
 )
 from .base import Conflict, ReadTx, StoreStats, Tx
-from .records import MetaRecord, Record
+from .records import MetaRecord, Record, changes
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -175,6 +175,11 @@ class _MemoryTx(_MemoryReadTx):
         for name in fields:
             row[table.columns.position(name)] = new[table.columns.position(name)]
         self._place(table, key, tuple(row))
+
+    def save(self, record: Record, before: tuple[Any, ...]) -> None:
+        """See `Tx.save`."""
+        if fields := changes(record, before):
+            self.update(record, *fields)
 
     def delete(self, kind: type[R], *key: Any) -> bool:
         """See `Tx.delete`."""

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 FILE_NAME = "sojourn.db"
 READERS = 3
+HANDFUL = 64
+"""Transitions that go to the writer in one piece: it takes whole pieces until a batch is full."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class SqliteStore(Listeners):
         self._closing: asyncio.Future[None] | None = None
         self._given = self._delivered = 0
         """How many transitions were given to the writer, and how many of them came back."""
+        self._fresh: list[Job] = []
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @classmethod
@@ -71,8 +74,16 @@ class SqliteStore(Listeners):
         self._refuse_when_closed()
         future: asyncio.Future[T] = self._loop.create_future()
         self._given += 1
-        self._writer.queue.put(Job(transition, future))
+        self._fresh.append(Job(transition, future))
+        if len(self._fresh) == 1:
+            self._loop.call_soon(self._hand_over)
         return await future
+
+    def _hand_over(self) -> None:
+        """Gives the writer what all the tasks that ran in this turn of the event loop have for it: one batch."""
+        fresh, self._fresh = self._fresh, []
+        for start in range(0, len(fresh), HANDFUL):
+            self._writer.queue.put(fresh[start : start + HANDFUL])
 
     async def read(self, query: Callable[[ReadTx], T]) -> T:
         """See `Store.read`."""
@@ -96,6 +107,7 @@ class SqliteStore(Listeners):
     async def aclose(self) -> None:
         """See `Store.aclose`."""
         if self._closing is None:
+            self._hand_over()
             self._closing = self._loop.run_in_executor(None, self._close)
         await asyncio.shield(self._closing)
 
