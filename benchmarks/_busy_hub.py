@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ def settle() -> None:
     """What the daemon does after its start."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(20_000, 25, 25)
+    sys.setswitchinterval(0.001)
 
 
 async def opened(folder: Path) -> SqliteStore:

@@ -65,7 +65,7 @@ class CannotStart(Exception):
 def run(options: ServeOptions) -> int:
     """Runs the daemon until it is told to end; the exit code."""
     umask = os.umask(0o077)
-    gc.disable()  # Until `_settle_gc`: most of a start is imports, whose objects all stay.
+    gc.disable()  # Until `_settle`: most of a start is imports, whose objects all stay.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))  # Nothing has begun that could be saved.
     ready = Ready()
@@ -193,7 +193,7 @@ class _Daemon:
         serving = asyncio.create_task(serve_stdio(host, ends))
         over = asyncio.create_task(self._until_over(host))
         log.info("Sojourn %s serves one client on stdin and stdout, state in %s.", __version__, self._state_dir)
-        _settle_gc()
+        _settle()
         await asyncio.wait([serving, over], return_when=asyncio.FIRST_COMPLETED)
         code = serving.result() if serving.done() else 0
         self.end("the client has left")
@@ -218,7 +218,7 @@ class _Daemon:
             log.info(
                 "Sojourn %s listens on %s, state in %s.", __version__, " and ".join(where.values()), self._state_dir
             )
-            _settle_gc()
+            _settle()
             await self._until_over(host)
         return 0
 
@@ -325,11 +325,14 @@ def _tell_clients(host: Host, state: str, reason: str | None) -> None:
             connection.session.notify(said)
 
 
-def _settle_gc() -> None:
-    """What was imported and built by now lives as long as the process: the collector need not look at it again.
+def _settle() -> None:
+    """Tunes the interpreter for a process that runs for long and must answer fast while its store is busy.
 
-    Measured on Python 3.11: 20-37 % less CPU for pipelined requests.
+    What was imported and built by now lives as long as the process: the collector need not look at it again (measured
+    on Python 3.11: 20-37 % less CPU for pipelined requests). And a thread that wants to go on, such as the event loop
+    beside the store's writer, waits a millisecond for its turn, not five.
     """
+    sys.setswitchinterval(0.001)
     gc.collect()
     gc.freeze()
     gc.enable()

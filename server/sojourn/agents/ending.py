@@ -30,6 +30,8 @@ from sojourn.store.records import (
 from .ledger import Ledger, PassEnded, Wake, bodies
 from .passes import Over, Pass
 
+_COUNTED = tuple((field.alias or name, name) for name, field in Usage.model_fields.items())
+
 
 def error_info(error: Exception) -> ErrorInfo:
     """An error as runs and outcomes show it."""
@@ -152,7 +154,12 @@ def close_record(
 def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
     """Adds one model call's usage to the agent's total."""
     if usage is not None:
-        agent.usage = (Usage.model_validate_json(agent.usage) + usage).json_bytes().decode()
+        total = orjson.loads(agent.usage)
+        for name, field in _COUNTED:
+            number = getattr(usage, field)
+            if number is not None:
+                total[name] = total.get(name, 0) + number
+        agent.usage = orjson.dumps(total).decode()
 
 
 def _continues(ledger: Ledger, agent: AgentRecord, reason: EndReason) -> bool:

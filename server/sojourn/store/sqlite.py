@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 FILE_NAME = "sojourn.db"
 READERS = 3
+AT_ONCE = 16
+"""Answers of a batch that go out in one turn of the event loop."""
 HANDFUL = 64
 """Transitions that go to the writer in one piece: it takes whole pieces until a batch is full."""
 
@@ -150,14 +152,21 @@ class SqliteStore(Listeners):
         if batch.health_changed:
             self.tell_degraded(batch.failure)
         self.tell_published(batch.published)
-        for job in batch.jobs:
+        self._answer_jobs(batch.jobs)
+
+    def _answer_jobs(self, jobs: list[Job]) -> None:
+        """Lets those who wait go on, a few in each turn of the event loop: others want to be heard between them."""
+        now, rest = jobs[:AT_ONCE], jobs[AT_ONCE:]
+        if rest:
+            self._loop.call_soon(self._answer_jobs, rest)
+        for job in now:
             if job.future.done():
                 continue
             if job.error is None:
                 job.future.set_result(job.result)
             else:
                 job.future.set_exception(job.error)
-        self._delivered += len(batch.jobs)
+        self._delivered += len(now)
         while self._waiting and self._waiting[0][0] <= self._delivered:
             _, waiter = self._waiting.popleft()
             if not waiter.done():
