@@ -37,8 +37,9 @@ def make_nvim() -> Iterator[Callable[..., Nvim]]:
 
 @pytest.fixture(scope="module")
 def world(request: pytest.FixtureRequest) -> Iterator[tuple[DaemonProcess, Nvim]]:
-    """A daemon, with the script `SCRIPT` of the test's module if it has one, and one editor at it."""
-    with DaemonProcess(script=getattr(request.module, "SCRIPT", None)) as daemon:
+    """A daemon, with the `SCRIPT` and `CONFIG` of the test's module if it has them, and one editor at it."""
+    script, config = (getattr(request.module, name, None) for name in ("SCRIPT", "CONFIG"))
+    with DaemonProcess(script=script, config=config or "") as daemon:
         nvim = Nvim(daemon.root / "nvim", with_path(daemon)).start()
         yield daemon, nvim
         nvim.kill9()

@@ -226,6 +226,17 @@ def test_a_file_that_is_not_there_sends_nothing_and_keeps_what_was_typed(world: 
     assert prompts(world, "missing") == []
 
 
+def test_what_the_daemon_refuses_stands_in_the_input_again(world: World) -> None:
+    nvim = new(world, "refused")
+    with closing(Wire.unix(world[0].socket)) as wire:
+        wire.initialize("deleter")
+        nvim.wait("require('sojourn.chat').open_chats.refused.attached")
+        wire.call("agent/delete", {"agentId": "refused"})
+    nvim.keys("iare you there?<C-s>")
+    nvim.wait_said("no agent 'refused'")
+    assert nvim.lua("return vim.fn.getline(1)") == "are you there?"
+
+
 def test_bytes_that_are_not_text_are_sent_as_text(world: World) -> None:
     nvim = new(world, "bytes")
     (world[0].root / "c.txt").write_bytes(b"caf\xe9 caf\xc3\xa9 \xff")

@@ -18,6 +18,12 @@ M.open_chats = {}
 ---@type string?
 M.last = nil
 
+--- What comes before every prompt: `prepare(agent_id, go_on)`. The tools module puts its offer here.
+---@type fun(agent_id: string, go_on: fun())
+M.prepare = function(_, go_on)
+  go_on()
+end
+
 local namespace = vim.api.nvim_create_namespace("sojourn")
 local attach_listeners = {}
 
@@ -34,6 +40,9 @@ end
 ---@field input? integer
 ---@field transcript sojourn.Transcript
 ---@field context table[] what goes along with the next prompt
+---@field unborn boolean the agent is about to be made
+---@field attached boolean it has attached once
+---@field waiting table[] prompts for then
 local Chat = {}
 Chat.__index = Chat
 
@@ -48,16 +57,18 @@ local function new_buffer(agent_id)
   return buf
 end
 
---- The chat with an agent; it attaches when it is new.
+--- The chat with an agent; it attaches when it is new, unless the agent itself is still to be made (`unborn`).
 ---@param agent_id string
+---@param unborn? boolean
 ---@return sojourn.Chat
-function M.get(agent_id)
+function M.get(agent_id, unborn)
   local chat = M.open_chats[agent_id]
   if chat and vim.api.nvim_buf_is_valid(chat.buf) then
     return chat
   end
   render.highlights()
-  chat = setmetatable({ agent_id = agent_id, context = {}, transcript = transcript.new() }, Chat)
+  chat = setmetatable({ agent_id = agent_id, context = {}, waiting = {}, transcript = transcript.new() }, Chat)
+  chat.unborn = unborn
   chat.buf = new_buffer(agent_id)
   M.open_chats[agent_id] = chat
   vim.api.nvim_create_autocmd("BufWipeout", {
@@ -94,9 +105,25 @@ function Chat:reset()
   end
 end
 
+--- The agent exists now: it is followed.
+function Chat:born()
+  self.unborn = false
+  self:attach()
+end
+
+--- Attaching has come to its end: what was said to the agent meanwhile is sent.
+function Chat:release()
+  self.attached = true
+  local waiting = self.waiting
+  self.waiting = {}
+  for _, prompt in ipairs(waiting) do
+    self:prompt(unpack(prompt))
+  end
+end
+
 --- Follows the agent from the last event that was drawn.
 function Chat:attach()
-  if self.attaching then
+  if self.attaching or self.unborn then
     return
   end
   self.attaching = true
@@ -117,6 +144,7 @@ function Chat:attach()
     for _, listener in ipairs(attach_listeners) do
       listener(self, answer)
     end
+    self:release()
     self:draw_soon()
   end, { once = true })
 end
@@ -127,8 +155,8 @@ function Chat:attach_failed(err)
     self:reset()
     return self:attach()
   elseif kind == "agentNotFound" then
-    self.gone = true
     self:say("this agent does not exist")
+    self:release() -- the daemon says the same to each of them
   elseif client.state == "ready" then
     ui.fail(err)
   end
@@ -277,14 +305,20 @@ end
 ---@param content string|table[]
 ---@param callback? fun(err: table?)
 function Chat:prompt(content, callback)
+  if not self.attached then
+    table.insert(self.waiting, { content, callback })
+    return
+  end
   local params = { agentId = self.agent_id, content = content, wait = false, ifBusy = "queue" }
-  client.request("agent/prompt", params, function(err)
-    if err then
-      ui.fail(err)
-    end
-    if callback then
-      callback(err)
-    end
+  M.prepare(self.agent_id, function()
+    client.request("agent/prompt", params, function(err)
+      if err then
+        ui.fail(err)
+      end
+      if callback then
+        callback(err)
+      end
+    end)
   end)
 end
 

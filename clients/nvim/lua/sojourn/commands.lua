@@ -19,16 +19,31 @@ local M = {}
 ---@field bang boolean
 ---@field range? integer[] first and last line
 
-local function create(agent_id, settings, callback)
-  local agent_config = vim.tbl_extend("force", config.get().agent, settings)
-  client.request(
-    "agent/create",
-    { agentId = agent_id, config = agent_config },
-    ui.unless_failed(function(agent)
+local function new_name()
+  local directory = vim.fn.fnamemodify(vim.fn.getcwd(-1, -1), ":t"):gsub("[^%w._-]", "-"):gsub("^[._-]+", "")
+  local tail = vim.fn.sha256(tostring(vim.uv.hrtime())):sub(1, 4)
+  return ("%s-%s"):format(directory ~= "" and directory:sub(1, 60) or "agent", tail)
+end
+
+--- Makes an agent. Its chat opens at once, so that the cursor moves when the command is given and not later.
+local function create(agent_id, settings)
+  agent_id = agent_id or new_name()
+  local chat = window.open(agent_id, not chats.open_chats[agent_id])
+  local agent_config = vim.tbl_extend("force", config.get().agent, settings or {})
+  client.request("agent/create", { agentId = agent_id, config = agent_config }, function(err, agent)
+    if err then
+      ui.fail(err)
+    else
       agents.update(agent, true)
-      callback(agent.agentId)
-    end)
-  )
+    end
+    local exists = err and vim.tbl_get(err, "data", "kind") == "alreadyExists"
+    if chat.unborn and (not err or exists) then
+      chat:born()
+    elseif chat.unborn then
+      chat:say(err.message)
+    end
+  end)
+  return agent_id
 end
 
 --- The agent that is meant: the named one, the current one, or the one that the user picks.
@@ -41,7 +56,7 @@ local function with_agent(name, callback)
     if picked then
       callback(picked)
     else
-      create(nil, {}, callback)
+      callback(create())
     end
   end, true)
 end
@@ -169,7 +184,7 @@ local COMMANDS = {
   new = {
     function(arguments)
       local agent_id, settings = settings_of(arguments.words)
-      create(agent_id, settings, window.open)
+      create(agent_id, settings)
     end,
     "config",
   },
@@ -186,7 +201,7 @@ local COMMANDS = {
         if picked then
           window.open(picked)
         else
-          create(nil, {}, window.open)
+          create()
         end
       end, true)
     end,

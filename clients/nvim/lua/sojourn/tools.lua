@@ -252,15 +252,25 @@ end
 ---@type table<string, string>
 M.refused = {}
 
---- Offers the tools to an agent. When another editor has done so already, that one keeps them.
+--- The agents to which the tools are offered.
+---@type table<string, boolean>
+M.offered_to = {}
+
+--- Offers the tools to an agent, then calls `go_on`. When another editor has done so already, that one keeps them.
+---
+--- Before every prompt, since a second editor of the same directory takes them away when it is left.
 ---@param agent_id string
-function M.offer(agent_id)
+---@param go_on? fun()
+function M.offer(agent_id, go_on)
+  go_on = go_on or function() end
   if not config.get().tools.enabled then
-    return
+    return go_on()
   end
   local params = { agentId = agent_id, tools = offered() }
   client.request("tool/register", params, function(err)
     M.refused[agent_id] = err and err.message or nil
+    M.offered_to[agent_id] = not err or nil
+    go_on()
   end, { once = true })
 end
 
@@ -285,6 +295,8 @@ end
 client.on("request", function(params, respond)
   respond(M.execute(params.name, params.arguments, params.agentId))
 end, "tool/execute")
+
+chats.prepare = M.offer
 
 chats.on_attach(function(chat)
   M.offer(chat.agent_id)

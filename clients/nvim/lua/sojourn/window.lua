@@ -56,6 +56,8 @@ local function dress(window)
   local options = {
     wrap = true,
     linebreak = true,
+    breakindent = true,
+    breakindentopt = "shift:2",
     number = false,
     relativenumber = false,
     signcolumn = "no",
@@ -136,10 +138,11 @@ end
 
 --- Shows the chat with an agent and puts the cursor into its input.
 ---@param agent_id string
+---@param unborn? boolean the agent is about to be made
 ---@return sojourn.Chat
-function M.open(agent_id)
+function M.open(agent_id, unborn)
   context.remember()
-  local chat = chats.get(agent_id)
+  local chat = chats.get(agent_id, unborn)
   chats.last = agent_id
   local window = window_here(chat.buf)
   if not window then
@@ -187,7 +190,7 @@ function M.input_bar()
   return "%#SojournNote# with " .. table.concat(names, ", ")
 end
 
---- Sends what stands in the chat's input. It is cleared once the daemon has it; on an error it stays.
+--- Sends what stands in the chat's input. When the daemon refuses it, it stands there again.
 function M.send(chat)
   local lines = vim.api.nvim_buf_get_lines(chat.input, 0, -1, false)
   local text = vim.trim(table.concat(lines, "\n"))
@@ -200,13 +203,14 @@ function M.send(chat)
   if not sound then
     return ui.fail(content)
   end
-  local tick = vim.api.nvim_buf_get_changedtick(chat.input)
+  local context_before = chat.context
+  chat.context = {}
+  vim.api.nvim_buf_set_lines(chat.input, 0, -1, false, {})
   chat:prompt(content, function(err)
-    if not err then
-      chat.context = {}
-      if vim.api.nvim_buf_is_valid(chat.input) and vim.api.nvim_buf_get_changedtick(chat.input) == tick then
-        vim.api.nvim_buf_set_lines(chat.input, 0, -1, false, {})
-      end
+    local empty = vim.api.nvim_buf_is_valid(chat.input) and vim.fn.getbufoneline(chat.input, 1) == ""
+    if err and empty then
+      chat.context = context_before
+      vim.api.nvim_buf_set_lines(chat.input, 0, -1, false, lines)
     end
   end)
 end
@@ -278,6 +282,7 @@ function M.input_keys(chat)
     return
   end
   local function send()
+    vim.cmd.stopinsert() -- folds, and questions, come in normal mode only
     M.send(chat)
   end
   map(chat.input, "n", "<CR>", send, "send")
@@ -290,9 +295,20 @@ function M.show_help()
   vim.notify(table.concat(HELP, "\n"))
 end
 
-vim.api.nvim_create_autocmd({ "BufEnter", "WinEnter" }, {
-  group = vim.api.nvim_create_augroup("sojourn_context", { clear = true }),
-  callback = context.remember,
+local group = vim.api.nvim_create_augroup("sojourn_window", { clear = true })
+
+vim.api.nvim_create_autocmd({ "BufEnter", "WinEnter" }, { group = group, callback = context.remember })
+
+-- In insert mode Neovim makes no folds; setting the method again makes those of what came meanwhile.
+vim.api.nvim_create_autocmd("InsertLeave", {
+  group = group,
+  callback = function()
+    for _, chat in pairs(chats.open_chats) do
+      for _, window in ipairs(vim.fn.win_findbuf(chat.buf)) do
+        vim.api.nvim_set_option_value("foldmethod", "expr", { win = window, scope = "local" })
+      end
+    end
+  end,
 })
 
 return M

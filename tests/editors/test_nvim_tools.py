@@ -1,0 +1,174 @@
+"""What agents may do in Neovim: the editor tools, called by a real daemon."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from nvim_driver import Nvim
+from wire import Wire
+
+from sojourn_client.testing import DaemonProcess
+
+World = tuple[DaemonProcess, Nvim]
+
+SCRIPT = r"""
+rules:
+  - when: {user: '^(?P<name>editor_\w+) (?P<args>.*)', turn: 1}
+    reply: {calls: [{name: "{name}", arguments: "{args}"}]}
+  - when: {tool_result: "*"}
+    reply: {text: "{result}"}
+"""
+
+ONE = "local one = 1\nlocal two = 2\nlocal two_again = 2\n"
+ALLOW = {"approvals": {"*": "allow"}}
+
+
+@pytest.fixture
+def editor(world: World) -> Nvim:
+    """An editor with `one.lua` in a window; the chats are made behind its back."""
+    daemon, nvim = world
+    nvim.command("silent! tabonly | silent! only | %bwipeout!")
+    (daemon.root / "one.lua").write_text(ONE)
+    (daemon.root / "other.lua").write_text("print(1)\n")
+    nvim.command("edit one.lua")
+    return nvim
+
+
+@pytest.fixture
+def call(world: World, editor: Nvim, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Has an agent call a tool of the editor; what it was answered."""
+    agent_id = request.node.name.partition("[")[0][-60:]
+
+    def do(name: str, **arguments: Any) -> str:
+        with closing(Wire.unix(world[0].socket)) as wire:
+            wire.initialize("caller")
+            config = {"cwd": str(world[0].root), **ALLOW}
+            if agent_id not in editor.lua("return vim.tbl_keys(require('sojourn.agents').known)"):
+                wire.call("agent/create", {"agentId": agent_id, "config": config})
+            editor.lua("require('sojourn.commands'); require('sojourn.chat').get(given)", agent_id)
+            editor.wait("require('sojourn.tools').offered_to[given]", given=agent_id)
+            content = f"{name} {json.dumps(arguments)}"
+            return str(wire.call("agent/prompt", {"agentId": agent_id, "content": content})["output"])
+
+    return do
+
+
+def offered(wire: Wire, agent_id: str) -> bool:
+    tools = wire.call("tool/list", {"agentId": agent_id})["tools"]
+    return any(tool["name"] == "editor_selection" for tool in tools)
+
+
+def test_open_buffers_are_named_with_their_unsaved_changes(
+    world: World, editor: Nvim, call: Callable[..., str]
+) -> None:
+    editor.command("badd other.lua | call setline(1, 'changed')")
+    lines = call("editor_open_buffers").splitlines()
+    root = world[0].root
+    assert lines[0] == f"{root}/one.lua (lua, 3 lines, unsaved changes, current)"
+    assert lines[1].startswith(f"{root}/other.lua (")
+
+
+def test_a_buffer_is_read_with_its_unsaved_changes_a_closed_file_is_not(editor: Nvim, call: Callable[..., str]) -> None:
+    editor.command("call setline(1, 'changed')")
+    assert call("editor_read_buffer", path="one.lua").startswith("changed\nlocal two")
+    assert "is not open in the editor" in call("editor_read_buffer", path="other.lua")
+
+
+def test_diagnostics_and_selection_are_told(editor: Nvim, call: Callable[..., str]) -> None:
+    assert call("editor_diagnostics") == "No diagnostics."
+    assert call("editor_selection") == "Nothing is selected."
+    editor.lua("""
+      local namespace = vim.api.nvim_create_namespace('test')
+      vim.diagnostic.set(namespace, 0, { { lnum = 1, col = 6, message = 'unused\\nvariable', severity = 1 } })
+      vim.cmd('normal! 2GV' .. vim.keycode('<Esc>'))
+    """)
+    assert call("editor_diagnostics", path="one.lua") == "one.lua:2:7: error: unused variable"
+    assert call("editor_selection").endswith("one.lua, lines 2 to 2:\nlocal two = 2")
+
+
+def test_an_edit_of_a_saved_buffer_is_saved_and_undone_in_one_step(
+    world: World, editor: Nvim, call: Callable[..., str]
+) -> None:
+    edits = [
+        {"oldText": "one = 1", "newText": "one = 11\nlocal more = 1"},
+        {"oldText": "two = 2", "newText": "two = 22"},
+    ]
+    assert call("editor_apply_edit", path="one.lua", edits=edits).endswith("and saved it.")
+    file = world[0].root / "one.lua"
+    assert file.read_text() == "local one = 11\nlocal more = 1\nlocal two = 22\nlocal two_again = 2\n"
+    editor.command("undo")
+    assert editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)") == ONE.splitlines()
+
+
+def test_an_edit_of_a_buffer_with_unsaved_changes_is_not_saved(
+    world: World, editor: Nvim, call: Callable[..., str]
+) -> None:
+    editor.command("call setline(1, 'mine')")
+    edits = [{"oldText": "mine\nlocal two", "newText": "ours\nlocal two"}]
+    assert "was not written to disk" in call("editor_apply_edit", path="one.lua", edits=edits)
+    assert editor.lua("return { vim.fn.getline(1), vim.bo.modified }") == ["ours", True]
+    assert (world[0].root / "one.lua").read_text() == ONE
+
+
+def test_a_file_that_is_not_open_is_opened_for_its_edit(world: World, call: Callable[..., str]) -> None:
+    edits = [{"oldText": "print(1)", "newText": "print(2)"}]
+    assert "saved" in call("editor_apply_edit", path="other.lua", edits=edits)
+    assert (world[0].root / "other.lua").read_text() == "print(2)\n"
+
+
+def test_what_changed_on_disk_is_edited_as_it_is_there(world: World, editor: Nvim, call: Callable[..., str]) -> None:
+    (world[0].root / "one.lua").write_text("from elsewhere\n")
+    edits = [{"oldText": "elsewhere", "newText": "here"}]
+    assert "saved" in call("editor_apply_edit", path="one.lua", edits=edits)
+    assert (world[0].root / "one.lua").read_text() == "from here\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"path": "one.lua", "edits": [{"oldText": "three", "newText": ""}]}, "is not in the buffer as it is now"),
+        ({"path": "one.lua", "edits": [{"oldText": "two", "newText": ""}]}, "more than once"),
+        (
+            {"path": "one.lua", "edits": [{"oldText": "one", "newText": "1"}, {"oldText": "three", "newText": ""}]},
+            "is not in the buffer",
+        ),
+        ({"path": "nowhere.lua", "edits": [{"oldText": "a", "newText": "b"}]}, "there is no file"),
+    ],
+)
+def test_an_edit_that_does_not_fit_changes_nothing(
+    world: World, editor: Nvim, call: Callable[..., str], arguments: dict[str, Any], said: str
+) -> None:
+    assert said in call("editor_apply_edit", **arguments)
+    assert editor.lua("return { vim.api.nvim_buf_get_lines(0, 0, -1, false), vim.bo.modified }") == [
+        ONE.splitlines(),
+        False,
+    ]
+    assert (world[0].root / "one.lua").read_text() == ONE
+
+
+def test_a_location_is_shown_in_a_window_of_files(world: World, editor: Nvim, call: Callable[..., str]) -> None:
+    editor.command("enew")
+    assert "at line 2" in call("editor_open_location", path="one.lua", line=2, column=7)
+    where = editor.lua("return { vim.fn.expand('%:t'), vim.api.nvim_win_get_cursor(0) }")
+    assert where == ["one.lua", [2, 6]]
+
+
+def test_the_tools_are_withdrawn_when_the_editor_is_left(
+    make_daemon: Callable[..., DaemonProcess], make_nvim: Callable[..., Nvim]
+) -> None:
+    daemon = make_daemon(script=SCRIPT).start()
+    nvim = make_nvim(daemon)
+    nvim.command("Sojourn new guest")
+    nvim.wait("require('sojourn.tools').offered_to.guest")
+    with closing(Wire.unix(daemon.socket)) as wire:
+        wire.initialize("observer")
+        assert offered(wire, "guest")
+        nvim.quit()
+        deadline = time.monotonic() + 10
+        while offered(wire, "guest"):
+            assert time.monotonic() < deadline, "the tools are still offered"
