@@ -26,6 +26,8 @@ rules:
     reply:
       calls:
         - {name: odd, arguments: '{"big": 12345678901234567890, "no": null, "list": [], "map": {}, "f": 0.1}'}
+  - when: {user: '^rewrite', turn: 1}
+    reply: {calls: [{name: edit, arguments: {path: "old.txt", old_text: "before", new_text: "after"}}]}
   - when: {user: '^delegate', turn: 1}
     reply: {calls: [{name: delegate, arguments: {task: "deploy inside", preset: helper}}]}
   - when: {tool_result: "*"}
@@ -132,6 +134,32 @@ def test_an_edit_is_shown_as_its_diff(world: World) -> None:
     screen = nvim.lua("return sojourn_test.asked[#sojourn_test.asked].screen")
     assert "-    return a - b\n+    return a + b" in screen
     assert (world[0].root / "sum.py").read_text() == "def add(a, b):\n    return a + b\n"
+
+
+def test_a_change_of_a_file_is_shown_as_its_diff_and_read_into_its_buffer(world: World) -> None:
+    file = world[0].root / "old.txt"
+    file.write_text("before\nend\n")
+    world[1].command(f"edit {file}")
+    nvim = ask(world, "rewriter", "rewrite")
+    assert "│ -before\n│ +after\n│  end\n" in nvim.chat("rewriter")
+    nvim.choose("Run it, and ")
+    nvim.command("Sojourn review")
+    nvim.wait_chat("rewriter", "The tool said")
+    assert "-before\n+after" in nvim.lua("return sojourn_test.asked[1].screen")
+    assert file.read_text() == "after\nend\n"
+    nvim.wait("vim.fn.getbufoneline('old.txt', 1) == 'after'")
+
+
+def test_a_lasting_decision_is_listed_and_taken_back(world: World) -> None:
+    nvim = ask(world, "lasting", "deploy site")
+    nvim.choose("Run it, and demo_deploy from now on for this agent")
+    nvim.command("Sojourn review")
+    nvim.wait_chat("lasting", "Deployed site.")
+    nvim.choose("demo_deploy: allow (agent)", "Take it back")
+    nvim.command("Sojourn rules lasting")
+    nvim.wait_said("lasting no longer has the rule demo_deploy")
+    nvim.command("Sojourn rules lasting")
+    nvim.wait_said("lasting has no approval rules")
 
 
 def test_a_childs_call_is_decided_from_its_parents_chat(world: World) -> None:

@@ -36,15 +36,15 @@ end
 ---@return string filetype
 function M.preview(approval)
   local preview = approval.preview
-  if type(preview) == "table" then
-    preview = preview.diff or preview.text
+  local diff = preview and preview.text
+  if preview and preview.truncated then
+    diff = diff:gsub("\n$", "") .. "\n… and more: this is the beginning of the change"
+  elseif not preview then
+    local sound, made = pcall(require("sojourn.tools").diff, approval)
+    diff = sound and made or nil
   end
-  if type(preview) ~= "string" or preview == "" then
-    local sound, diff = pcall(require("sojourn.tools").diff, approval)
-    preview = sound and diff or nil
-  end
-  if preview then
-    return vim.split(preview:gsub("\n$", ""), "\n", { plain = true }), "diff"
+  if diff then
+    return vim.split(json.clean(diff):gsub("\n$", ""), "\n", { plain = true }), "diff"
   end
   return vim.split(json.pretty(approval.args), "\n", { plain = true }), "json"
 end
@@ -142,10 +142,14 @@ local function choices(approval)
       M.decide(id, what)
     end
   end
+  local covered = approval.covers or approval.toolName
   local found = {
     { "Run it", decision({ decision = "approve" }) },
-    { "Run it, and this tool from now on in this run", decision({ decision = "approve", scope = "run" }) },
-    { "Run it, and this tool from now on for this agent", decision({ decision = "approve", scope = "agent" }) },
+    { ("Run it, and %s from now on in this run"):format(covered), decision({ decision = "approve", scope = "run" }) },
+    {
+      ("Run it, and %s from now on for this agent"):format(covered),
+      decision({ decision = "approve", scope = "agent" }),
+    },
     {
       "Do not run it…",
       function()

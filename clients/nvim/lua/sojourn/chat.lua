@@ -9,6 +9,8 @@ local transcript = require("sojourn.transcript")
 local ui = require("sojourn.ui")
 
 local DRAW_MS = 30
+--- A long story is drawn in slices of this length, so that keys are heard in between.
+local DRAW_FOR_NS = 20 * 1000000
 
 local M = {}
 
@@ -273,9 +275,12 @@ function Chat:draw()
   end
   local following = self:following()
   self:edit(function()
-    local row = 0
+    local row, stop = 0, vim.uv.hrtime() + DRAW_FOR_NS
     for _, block in ipairs(self.transcript.blocks) do
-      if block.dirty then
+      if block.dirty and vim.uv.hrtime() > stop then
+        self:draw_soon()
+        break
+      elseif block.dirty then
         self:draw_block(block, row)
       end
       row = row + block.lines

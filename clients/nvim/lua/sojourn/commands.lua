@@ -10,6 +10,7 @@ local json = require("sojourn.json")
 local ui = require("sojourn.ui")
 local window = require("sojourn.window")
 require("sojourn.tools")
+require("sojourn.reload")
 
 local M = {}
 
@@ -221,6 +222,12 @@ local COMMANDS = {
   approve = { decide("approve"), "approval" },
   deny = { decide("deny"), "approval" },
   abort = { decide("abort"), "approval" },
+  rules = {
+    function(arguments)
+      with_agent(arguments.words[1], require("sojourn.rules").choose)
+    end,
+    "agent",
+  },
   resolve = { answer(false), "call" },
   reject = { answer(true), "call" },
   stop = {

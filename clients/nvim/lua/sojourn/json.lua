@@ -55,24 +55,40 @@ local function number(value)
   error("JSON has no number " .. tostring(value))
 end
 
+local SOUND = {
+  "^[\194-\223][\128-\191]",
+  "^\224[\160-\191][\128-\191]",
+  "^[\225-\236\238\239][\128-\191][\128-\191]",
+  "^\237[\128-\159][\128-\191]",
+  "^\240[\144-\191][\128-\191][\128-\191]",
+  "^[\241-\243][\128-\191][\128-\191][\128-\191]",
+  "^\244[\128-\143][\128-\191][\128-\191]",
+}
+
+local function clean_run(run)
+  local out, at = {}, 1
+  while at <= #run do
+    local sound
+    for _, pattern in ipairs(SOUND) do
+      sound = sound or run:match(pattern, at)
+    end
+    out[#out + 1] = sound or "\239\191\189"
+    at = at + (sound and #sound or 1)
+  end
+  return table.concat(out)
+end
+
 --- Text that is UTF-8 for certain: bytes that are not become U+FFFD, each.
 ---@param text string
 ---@return string
 function M.clean(text)
-  if not text:find("[\128-\255]") then
-    return text
-  end
-  local out, at = {}, 1
-  for _, start in ipairs(vim.str_utf_pos(text)) do
-    at = start
-    local stop = start + vim.str_utf_end(text, start)
-    local piece = text:sub(start, stop)
-    local sound = #piece > 1 or piece:byte() < 128
-    out[#out + 1] = sound and piece or "\239\191\189"
-    at = stop + 1
-  end
-  out[#out + 1] = text:sub(at)
-  return table.concat(out)
+  local seen = {}
+  return (
+    text:gsub("[\128-\255]+", function(run)
+      seen[run] = seen[run] or clean_run(run)
+      return seen[run]
+    end)
+  )
 end
 
 local function scalar(value)

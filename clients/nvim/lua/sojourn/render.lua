@@ -21,6 +21,8 @@ local GROUPS = {
   SojournToolApproval = "DiagnosticWarn",
   SojournOutput = "NonText",
   SojournArguments = "String",
+  SojournAdded = "Added",
+  SojournRemoved = "Removed",
   SojournNote = "Comment",
   SojournWarning = "WarningMsg",
   SojournNested = "LineNr",
@@ -77,6 +79,22 @@ local function output(text)
   return lines
 end
 
+local DIFF_GROUPS = { ["+"] = "SojournAdded", ["-"] = "SojournRemoved" }
+
+--- What a decision is about: the change as a diff where there is one, else the arguments.
+local function in_question(block, lines, groups)
+  local preview = block.approval and block.approval.preview
+  if not preview then
+    return append(lines, groups, with("│ ", json.pretty(block.args)), "SojournArguments")
+  end
+  for _, line in ipairs(split((preview.text:gsub("\n$", "")))) do
+    append(lines, groups, { "│ " .. line }, DIFF_GROUPS[line:sub(1, 1)] or "SojournOutput")
+  end
+  if preview.truncated then
+    append(lines, groups, { "│ … and more" }, "SojournWarning")
+  end
+end
+
 local function status_words(block)
   local words = STATUS[block.status][2]
   if block.status == "pending" then
@@ -97,7 +115,7 @@ local function tool(block)
   local head = ("%s %s %s%s"):format(icon, block.name, whole and "" or ui.short(args, 60), status_words(block))
   local lines, groups = { (head:gsub("  +", " ")) }, { STATUS[block.status][1] }
   if whole then
-    append(lines, groups, with("│ ", json.pretty(block.args)), "SojournArguments")
+    in_question(block, lines, groups)
   end
   if block.output ~= "" then
     append(lines, groups, output(block.output), "SojournOutput")
