@@ -72,7 +72,7 @@ class Nvim:
 
     def _connect(self) -> None:
         self.line = socket.socket(socket.AF_UNIX)
-        self.line.settimeout(30)
+        self.line.settimeout(60)
         deadline = time.monotonic() + 20
         while True:
             try:
@@ -101,7 +101,7 @@ class Nvim:
         """Types keys, as `<CR>`, mapped as for a user."""
         self.lua("vim.api.nvim_input(given)", keys)
 
-    def wait(self, condition: str, *, timeout_s: float = 10, given: Any = None) -> Any:
+    def wait(self, condition: str, *, timeout_s: float = 25, given: Any = None) -> Any:
         """Waits in Neovim until a Lua expression is true; its value. Fails with what the user sees."""
         code = f"""
         local value

@@ -62,7 +62,7 @@ def test_a_killed_daemon_is_started_again_and_the_paused_conversation_goes_on(
 
     daemon.kill9()
     nvim.command("Sojourn push are you there?")  # said into the gap: it waits for the new daemon
-    nvim.wait("require('sojourn.client').server.instance_id ~= given", given=instance, timeout_s=20)
+    nvim.wait("require('sojourn.client').server.instance_id ~= given", given=instance, timeout_s=40)
     after = nvim.wait_chat("guide", "⇢ queued: are you there?")
     assert after.startswith(before.rstrip("\n"))
 
@@ -93,7 +93,7 @@ def test_a_daemon_killed_while_it_streams_leaves_no_half_answer(make_daemon: Mak
     nvim.command("Sojourn prompt count")
     nvim.wait_chat("counter", "three")
     daemon.kill9()
-    chat = nvim.wait_chat("counter", "— interrupted", timeout_s=20)
+    chat = nvim.wait_chat("counter", "— interrupted", timeout_s=40)
     assert "three" not in chat
     nvim.wait("require('sojourn.agents').known.counter.state == 'interrupted'")
     assert nvim.lua("return require('sojourn').statusline()") == "sojourn: 1 needs you"
@@ -113,7 +113,7 @@ def test_a_lost_connection_in_the_middle_of_an_answer_leaves_no_trace(make_daemo
       for _, child in ipairs(vim.api.nvim_get_proc_children(vim.uv.os_getpid())) do
         vim.uv.kill(child, "sigkill")
       end""")
-    chat = nvim.wait_chat("counter", "nine ten", timeout_s=20)
+    chat = nvim.wait_chat("counter", "nine ten", timeout_s=40)
     assert chat == "## You\n\ncount\n\n## counter\n\none two three four five six seven eight nine ten\n\n"
 
 
@@ -188,6 +188,16 @@ def test_a_daemon_that_was_shut_down_stays_down_until_it_is_needed(make_daemon: 
     nvim.command("Sojourn status")
     nvim.wait_said("this one is")
     assert daemon.answers()
+
+
+def test_what_nobody_could_hear_stands_in_the_input_again(daemon: DaemonProcess, make_nvim: MakeNvim) -> None:
+    nvim = make_nvim(daemon, setup="{ cmd = { 'false' } }")
+    nvim.command("Sojourn new early")
+    nvim.keys("ixyzzy<C-s>")
+    nvim.wait("vim.fn.getline(1) == 'xyzzy' and require('sojourn.client').state == 'off'", timeout_s=30)
+    nvim.lua("require('sojourn').setup({})")
+    nvim.keys("<CR>")
+    assert nvim.wait_chat("early", "You said: xyzzy", timeout_s=40).count("## You") == 1
 
 
 @pytest.mark.parametrize(

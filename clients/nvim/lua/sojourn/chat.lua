@@ -4,13 +4,12 @@
 --- events, it attaches again from there.
 local agents = require("sojourn.agents")
 local client = require("sojourn.client")
+local draw = require("sojourn.draw")
 local render = require("sojourn.render")
 local transcript = require("sojourn.transcript")
 local ui = require("sojourn.ui")
 
 local DRAW_MS = 30
---- A long story is drawn in slices of this length, so that keys are heard in between.
-local DRAW_FOR_NS = 20 * 1000000
 
 local M = {}
 
@@ -26,7 +25,6 @@ M.prepare = function(_, go_on)
   go_on()
 end
 
-local namespace = vim.api.nvim_create_namespace("sojourn")
 local attach_listeners = {}
 
 vim.treesitter.language.register("markdown", { "sojourn", "sojourn-input" })
@@ -44,6 +42,7 @@ end
 ---@field context table[] what goes along with the next prompt
 ---@field unborn boolean the agent is about to be made
 ---@field attached boolean it has attached once
+---@field make_again? fun() the agent could not be made: this tries again
 ---@field waiting table[] prompts for then
 local Chat = {}
 Chat.__index = Chat
@@ -81,7 +80,7 @@ function M.get(agent_id, unborn)
   })
   if client.state == "ready" then
     chat:attach()
-  else
+  elseif not unborn then
     client.connect(ui.unless_failed()) -- chats attach when it is ready
   end
   return chat
@@ -101,9 +100,7 @@ function Chat:reset()
   self.transcript = transcript.new()
   self.loading = nil
   if vim.api.nvim_buf_is_valid(self.buf) then
-    self:edit(function()
-      vim.api.nvim_buf_set_lines(self.buf, 0, -1, false, {})
-    end)
+    draw.clear(self.buf)
   end
 end
 
@@ -229,66 +226,12 @@ function Chat:draw_soon()
   end
 end
 
-function Chat:edit(change)
-  vim.bo[self.buf].modifiable = true
-  change()
-  vim.bo[self.buf].modifiable = false
-end
-
---- The windows of the chat whose cursor stands at its end: they follow what is added.
-function Chat:following()
-  local last = vim.api.nvim_buf_line_count(self.buf)
-  return vim.tbl_filter(function(window)
-    return vim.api.nvim_win_get_cursor(window)[1] >= last
-  end, vim.fn.win_findbuf(self.buf))
-end
-
-local function same_lines_at_the_start(buf, row, count, lines)
-  local drawn = vim.api.nvim_buf_get_lines(buf, row, row + count, false)
-  local same = 0
-  while same < #drawn and same < #lines and drawn[same + 1] == lines[same + 1] do
-    same = same + 1
-  end
-  return same
-end
-
-function Chat:draw_block(block, row)
-  local count = block.lines or 0
-  local lines, groups = render.block(block, self.agent_id)
-  local same = same_lines_at_the_start(self.buf, row, count, lines)
-  vim.api.nvim_buf_clear_namespace(self.buf, namespace, row, row + count)
-  vim.api.nvim_buf_set_lines(self.buf, row + same, row + count, false, vim.list_slice(lines, same + 1))
-  for index, group in pairs(groups) do
-    local length = #lines[index]
-    if length > 0 then
-      local options = { end_col = length, hl_group = group, priority = 150 }
-      vim.api.nvim_buf_set_extmark(self.buf, namespace, row + index - 1, 0, options)
-    end
-  end
-  block.lines, block.dirty = #lines, false
-end
-
 --- Draws what has changed.
 function Chat:draw()
   if not vim.api.nvim_buf_is_valid(self.buf) then
     return
-  end
-  local following = self:following()
-  self:edit(function()
-    local row, stop = 0, vim.uv.hrtime() + DRAW_FOR_NS
-    for _, block in ipairs(self.transcript.blocks) do
-      if block.dirty and vim.uv.hrtime() > stop then
-        self:draw_soon()
-        break
-      elseif block.dirty then
-        self:draw_block(block, row)
-      end
-      row = row + block.lines
-    end
-  end)
-  local last = vim.api.nvim_buf_line_count(self.buf)
-  for _, window in ipairs(following) do
-    vim.api.nvim_win_set_cursor(window, { last, 0 })
+  elseif not draw.blocks(self.buf, self.transcript.blocks, self.agent_id) then
+    self:draw_soon()
   end
   vim.api.nvim_exec_autocmds("User", { pattern = "SojournDrawn", modeline = false, data = { agent = self.agent_id } })
 end
@@ -312,6 +255,11 @@ end
 function Chat:prompt(content, callback)
   if not self.attached then
     table.insert(self.waiting, { content, callback })
+    if self.make_again then
+      self.make_again()
+    elseif client.state == "off" then
+      client.connect(ui.unless_failed()) -- it attaches when it is ready
+    end
     return
   end
   local params = { agentId = self.agent_id, content = content, wait = false, ifBusy = "queue" }
@@ -358,6 +306,25 @@ agents.is_visible = function(agent_id)
       return vim.api.nvim_win_get_tabpage(window) == vim.api.nvim_get_current_tabpage()
     end)
 end
+
+--- Nobody will hear what waits: its callbacks are told why.
+function Chat:refuse_waiting(why)
+  local waiting = self.waiting
+  self.waiting = {}
+  for _, prompt in ipairs(waiting) do
+    if prompt[2] then
+      prompt[2]({ message = why })
+    end
+  end
+end
+
+client.on("lost", function(why, for_good)
+  for _, chat in pairs(M.open_chats) do
+    if for_good then
+      chat:refuse_waiting(why)
+    end
+  end
+end)
 
 client.on("notification", function(params)
   local chat = M.open_chats[params.agentId]

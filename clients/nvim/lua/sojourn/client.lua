@@ -261,12 +261,12 @@ local function on_exit(code, stderr)
     draining = false
     return give_up("the Sojourn daemon was shut down")
   end
-  if was_ready then
+  retry(why)
+  if was_ready and M.state == "starting" then
     for _, listener in ipairs(listeners.lost) do
       listener(why, false)
     end
   end
-  retry(why)
 end
 
 start = function()

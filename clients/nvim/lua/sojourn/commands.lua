@@ -26,24 +26,31 @@ local function new_name()
   return ("%s-%s"):format(directory ~= "" and directory:sub(1, 60) or "agent", tail)
 end
 
---- Makes an agent. Its chat opens at once, so that the cursor moves when the command is given and not later.
-local function create(agent_id, settings)
-  agent_id = agent_id or new_name()
-  local chat = window.open(agent_id, not chats.open_chats[agent_id])
-  local agent_config = vim.tbl_extend("force", config.get().agent, settings or {})
-  client.request("agent/create", { agentId = agent_id, config = agent_config }, function(err, agent)
+local function make(chat, agent_config)
+  chat.make_again = nil
+  client.request("agent/create", { agentId = chat.agent_id, config = agent_config }, function(err, agent)
+    local exists = err and vim.tbl_get(err, "data", "kind") == "alreadyExists"
     if err then
       ui.fail(err)
     else
       agents.update(agent, true)
     end
-    local exists = err and vim.tbl_get(err, "data", "kind") == "alreadyExists"
-    if chat.unborn and (not err or exists) then
+    if chat.unborn and (exists or not err) then
       chat:born()
     elseif chat.unborn then
-      chat:say(err.message)
+      chat:refuse_waiting(err.message)
+      chat.make_again = function()
+        make(chat, agent_config)
+      end
     end
   end)
+end
+
+--- Makes an agent. Its chat opens at once, so that the cursor moves when the command is given and not later.
+local function create(agent_id, settings)
+  agent_id = agent_id or new_name()
+  local chat = window.open(agent_id, not chats.open_chats[agent_id])
+  make(chat, vim.tbl_extend("force", config.get().agent, settings or {}))
   return agent_id
 end
 

@@ -167,11 +167,11 @@ end
 
 --- Closes the chat's windows of this tab page.
 function M.close(chat)
-  local window = window_here(chat.buf)
-  if window then
-    if #vim.api.nvim_list_wins() > 2 then
+  for _, buf in ipairs({ chat.input or -1, chat.buf }) do
+    local window = window_here(buf)
+    if window and #vim.api.nvim_tabpage_list_wins(0) > 1 then
       vim.api.nvim_win_close(window, true)
-    else
+    elseif window then
       vim.cmd.enew()
     end
   end
