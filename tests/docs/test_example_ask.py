@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from sojourn_client.testing import DaemonProcess, daemon, make_daemon
+from sojourn_client.testing import DaemonProcess, make_daemon
 
-__all__ = ["daemon", "make_daemon"]
+__all__ = ["make_daemon"]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -24,6 +24,13 @@ def run(
     bin_dir = str(Path(sys.executable).parent)
     env = {**daemon.env, "PATH": os.pathsep.join([bin_dir, path or daemon.env["PATH"]])}
     return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60, env=env)
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[DaemonProcess]:
+    """One for all: each program makes its own agent."""
+    with DaemonProcess() as one:
+        yield one
 
 
 @pytest.fixture

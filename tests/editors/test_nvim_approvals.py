@@ -219,14 +219,16 @@ def test_a_background_agent_that_needs_somebody_says_so_once(world: World) -> No
     nvim.lua("sojourn_test.said = {}")
     with closing(Wire.unix(daemon.socket)) as wire:
         wire.initialize("elsewhere")
-        wire.call("agent/create", {"agentId": "far", "config": {"tools": ["*"]}})
+        wire.call("agent/create", {"agentId": "far", "config": {"tools": ["*"], "cwd": str(daemon.root.resolve())}})
+        wire.call("agent/create", {"agentId": "foreign", "config": {"cwd": "/"}})
+        wire.call("agent/prompt", {"agentId": "foreign", "content": "of another place"})
         wire.call("agent/prompt", {"agentId": "far", "content": "deploy site", "wait": False})
         nvim.wait_said("far waits for your approval (:Sojourn review)")
         assert "1 needs you" in nvim.lua("return require('sojourn').statusline()")
         nvim.choose("Run it")
         nvim.command("Sojourn review far")
         nvim.wait_said("far is done")
-    assert [words for words in nvim.said() if "far" in words] == [
+    assert [words for words in nvim.said() if "far " in words or "foreign" in words] == [
         "sojourn: far waits for your approval (:Sojourn review)",
         "sojourn: far is done",
     ]

@@ -264,7 +264,7 @@ def test_a_chat_can_float(world: World) -> None:
       end, vim.api.nvim_tabpage_list_wins(0))""")
     assert sorted(name for name, relative in kinds if relative) == ["sojourn://floating", "sojourn://floating/input"]
     nvim.command("Sojourn close")
-    assert nvim.lua("return #vim.api.nvim_tabpage_list_wins(0)") == 1
+    nvim.wait("#vim.api.nvim_tabpage_list_wins(0) == 1")
     nvim.lua("require('sojourn').setup({})")
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,9 @@ from nvim_driver import PLUGIN, Nvim, nvim_path
 
 from sojourn_client.testing import DaemonProcess
 
+World = tuple[DaemonProcess, Nvim]
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "neovim.md").read_text()
 LUA_CHECKS = Path(__file__).parent / "lua"
 SOURCES = sorted(str(file) for file in [*PLUGIN.rglob("*.lua"), *LUA_CHECKS.glob("*.lua")])
 
@@ -68,8 +70,8 @@ def test_the_help_names_every_command_and_option(tmp_path: Path) -> None:
     assert [name for name in options if f"{name} =" not in text] == []
 
 
-def test_checkhealth_says_what_is_well(daemon: DaemonProcess, make_nvim: Callable[..., Nvim]) -> None:
-    nvim = make_nvim(daemon)
+def test_checkhealth_says_what_is_well(world: World) -> None:
+    nvim = world[1]
     nvim.command("checkhealth sojourn")
     text = nvim.lua("return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), '\\n')")
     assert "ERROR" not in text
@@ -78,9 +80,11 @@ def test_checkhealth_says_what_is_well(daemon: DaemonProcess, make_nvim: Callabl
         assert words in text
 
 
-def test_checkhealth_says_what_to_do(daemon: DaemonProcess, make_nvim: Callable[..., Nvim]) -> None:
-    nvim = make_nvim(daemon, setup="{ cmd = { 'no-such-sojourn', 'connect' } }")
+def test_checkhealth_says_what_to_do(world: World) -> None:
+    nvim = world[1]
+    nvim.lua("require('sojourn').setup({ cmd = { 'no-such-sojourn', 'connect' } })")
     nvim.command("checkhealth sojourn")
+    nvim.lua("require('sojourn').setup({})")
     text = nvim.lua("return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), '\\n')")
     assert 'ERROR "no-such-sojourn" is not in the PATH' in text
     assert "pip install sojourn" in text
@@ -99,8 +103,18 @@ def test_an_option_that_is_wrong_is_refused_by_name(tmp_path: Path, options: str
     assert said in bare("-c", code, "-c", "qall", home=tmp_path)
 
 
-def test_commands_and_their_arguments_are_completed(daemon: DaemonProcess, make_nvim: Callable[..., Nvim]) -> None:
-    nvim = make_nvim(daemon)
+def test_the_configuration_of_the_guide_is_taken(world: World) -> None:
+    nvim = world[1]
+    block = re.search(r"```lua\n(.*?)```", GUIDE, re.DOTALL)
+    assert block
+    nvim.lua(block[1])
+    assert nvim.lua("return vim.fn.maparg('<Leader>ap', 'x')") == "<Plug>(sojourn-prompt)"
+    assert nvim.lua("return vim.api.nvim_eval_statusline(vim.o.statusline, {}).str")
+    nvim.lua("require('sojourn').setup({})")
+
+
+def test_commands_and_their_arguments_are_completed(world: World) -> None:
+    daemon, nvim = world
     nvim.command("Sojourn new alpha")
     nvim.wait("require('sojourn.agents').known.alpha")
 

@@ -15,6 +15,7 @@ from sojourn_client.testing import DaemonProcess
 
 Make = Callable[..., DaemonProcess]
 MakeNvim = Callable[..., Nvim]
+World = tuple[DaemonProcess, Nvim]
 
 SCRIPT = r"""
 rules:
@@ -190,8 +191,8 @@ def test_a_daemon_that_was_shut_down_stays_down_until_it_is_needed(make_daemon: 
     assert daemon.answers()
 
 
-def test_what_nobody_could_hear_stands_in_the_input_again(daemon: DaemonProcess, make_nvim: MakeNvim) -> None:
-    nvim = make_nvim(daemon, setup="{ cmd = { 'false' } }")
+def test_what_nobody_could_hear_stands_in_the_input_again(world: World, make_nvim: MakeNvim) -> None:
+    nvim = make_nvim(world[0], "deaf", setup="{ cmd = { 'false' } }")
     nvim.command("Sojourn new early")
     nvim.keys("ixyzzy<C-s>")
     nvim.wait("vim.fn.getline(1) == 'xyzzy' and require('sojourn.client').state == 'off'", timeout_s=30)
@@ -209,9 +210,9 @@ def test_what_nobody_could_hear_stands_in_the_input_again(daemon: DaemonProcess,
     ],
 )
 def test_a_daemon_that_cannot_be_reached_is_said_and_tried_again_later(
-    daemon: DaemonProcess, make_nvim: MakeNvim, cmd: str, said: str
+    world: World, make_nvim: MakeNvim, cmd: str, said: str
 ) -> None:
-    nvim = make_nvim(daemon, setup=f"{{ cmd = {cmd} }}")
+    nvim = make_nvim(world[0], "lost", setup=f"{{ cmd = {cmd} }}")
     nvim.command("Sojourn status")
     nvim.wait_said(said)
     assert nvim.lua("return require('sojourn.client').state") == "off"

@@ -121,6 +121,13 @@ def test_a_file_that_is_not_open_is_opened_for_its_edit(world: World, call: Call
     assert (world[0].root / "other.lua").read_text() == "print(2)\n"
 
 
+def test_an_edit_that_cannot_be_saved_says_so(world: World, editor: Nvim, call: Callable[..., str]) -> None:
+    editor.command("autocmd BufWritePre one.lua ++once throw 'the disk is full'")
+    edits = [{"oldText": "one = 1", "newText": "one = 11"}]
+    assert "could not be written to disk" in call("editor_apply_edit", path="one.lua", edits=edits)
+    assert editor.lua("return { vim.fn.getline(1), vim.bo.modified }") == ["local one = 11", True]
+
+
 def test_what_changed_on_disk_is_edited_as_it_is_there(world: World, editor: Nvim, call: Callable[..., str]) -> None:
     (world[0].root / "one.lua").write_text("from elsewhere\n")
     edits = [{"oldText": "elsewhere", "newText": "here"}]
@@ -137,6 +144,7 @@ def test_what_changed_on_disk_is_edited_as_it_is_there(world: World, editor: Nvi
             {"path": "one.lua", "edits": [{"oldText": "one", "newText": "1"}, {"oldText": "three", "newText": ""}]},
             "is not in the buffer",
         ),
+        ({"path": ".", "edits": [{"oldText": "a", "newText": "b"}]}, "there is no file"),
         ({"path": "nowhere.lua", "edits": [{"oldText": "a", "newText": "b"}]}, "there is no file"),
     ],
 )

@@ -13,6 +13,12 @@ M.is_visible = function()
   return false
 end
 
+--- Whether an agent's chat was opened here; the chat module puts its answer here, too.
+---@type fun(agent_id: string): boolean
+M.is_open = function()
+  return false
+end
+
 local watchers = {}
 
 --- Calls `callback(agent_id)` after every change; nil for all of them.
@@ -72,8 +78,16 @@ local HINTS = {
   done = "",
 }
 
+--- An approval is anybody's business; how others' agents fare elsewhere is not.
+local function is_ours(agent)
+  return M.is_open(agent.agentId) or agent.config.cwd == vim.fn.getcwd(-1, -1)
+end
+
 local function tell(before, agent)
   local event = event_of(before, agent)
+  if event and event ~= "approval" and not is_ours(agent) then
+    return
+  end
   if not event or not config.get().notify[event] or agent.parent or M.is_visible(agent.agentId) then
     return
   end

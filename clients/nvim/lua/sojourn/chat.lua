@@ -299,6 +299,10 @@ function M.winbar()
   return agent.inbox > 0 and ("%s · %d in the inbox"):format(text, agent.inbox) or text
 end
 
+agents.is_open = function(agent_id)
+  return M.open_chats[agent_id] ~= nil
+end
+
 agents.is_visible = function(agent_id)
   local chat = M.open_chats[agent_id]
   return chat ~= nil

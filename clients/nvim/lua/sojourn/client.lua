@@ -65,10 +65,14 @@ function M.on(what, callback, method)
   end
 end
 
---- The name under which the daemon knows this editor.
+local own_name
+
+--- The name under which the daemon knows this editor: it stays when the working directory changes, since tools are
+--- registered under it.
 ---@return string
 function M.client_id()
-  return config.get().client_id or ("nvim-" .. vim.fn.sha256(vim.fn.getcwd(-1, -1)):sub(1, 8))
+  own_name = own_name or ("nvim-" .. vim.fn.sha256(vim.fn.getcwd(-1, -1)):sub(1, 8))
+  return config.get().client_id or own_name
 end
 
 local function transmit(id, request)

@@ -14,10 +14,11 @@ local function full_path(path, agent_id)
   if type(path) ~= "string" or path == "" then
     error("path must be a text", 0)
   elseif vim.startswith(path, "/") then
-    return vim.fs.normalize(path)
+    return vim.fs.normalize(path, { expand_env = false })
   end
   local agent = agents.known[agent_id]
-  return vim.fs.normalize(vim.fs.joinpath(agent and agent.config.cwd or vim.fn.getcwd(), path))
+  local directory = agent and agent.config.cwd or vim.fn.getcwd()
+  return vim.fs.normalize(vim.fs.joinpath(directory, path), { expand_env = false })
 end
 
 local function buffer_of(path)
@@ -31,7 +32,8 @@ end
 local function loaded_buffer(path)
   local buf = buffer_of(path)
   if not buf then
-    if not vim.uv.fs_stat(path) then
+    local stat = vim.uv.fs_stat(path)
+    if not stat or stat.type ~= "file" then
       error(("there is no file %s"):format(path), 0)
     end
     buf = vim.fn.bufadd(path)
@@ -104,9 +106,12 @@ local function apply_edit(arguments, agent_id)
   if unsaved then
     return ("Edited %s in the editor. It had unsaved changes, so it was not written to disk."):format(path)
   end
-  vim.api.nvim_buf_call(buf, function()
+  local saved, problem = pcall(vim.api.nvim_buf_call, buf, function()
     vim.cmd("silent lockmarks update")
   end)
+  if not saved then
+    return ("Edited %s in the editor, but it could not be written to disk: %s"):format(path, problem)
+  end
   return ("Edited %s and saved it."):format(path)
 end
 
