@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -70,6 +71,12 @@ async def bench(world: Path, *flags: str, name: str = "stub", **more: Any) -> As
     finally:
         async with asyncio.timeout(WAIT_S):
             await servers.aclose()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def gone(pid: int) -> bool:

@@ -31,8 +31,10 @@ class Log:
         root = logging.getLogger()
         root.handlers[:] = [self._queued]
         root.setLevel(level.upper())
-        for noisy in ("httpx", "httpcore", "httpx2", "pygls", "mcp", "client", "asyncio"):
+        for noisy in ("httpx", "httpcore", "httpx2", "pygls", "client", "asyncio"):
             logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))  # They log whole messages at INFO.
+        if root.level > logging.DEBUG:
+            logging.getLogger("mcp").setLevel(logging.CRITICAL)  # tools.mcp says itself what is wrong with a server.
         self._thread.start()
 
     def close(self) -> None:

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_tasks, "SOON_S", 0.2)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_tasks, "RETRY_S", 0.05)
 
 
@@ -37,13 +36,13 @@ async def delivered(b: Bench) -> tuple[str, ...]:
 
 
 async def test_a_task_that_is_soon_done_is_an_ordinary_result(tmp_path: Path, kept: dict[str, str]) -> None:
-    async with bench(tmp_path / "world", env=kept) as b:
+    async with bench(tmp_path / "world", env=kept, task_wait_s=0.2) as b:
         output = await b.call("stub__job", seconds=0)
         assert (text_of(output.content), output.is_pending) == ("result of completed", False)
 
 
 async def test_a_task_that_takes_longer_is_pending_and_its_result_follows(tmp_path: Path, kept: dict[str, str]) -> None:
-    async with bench(tmp_path / "world", env=kept) as b:
+    async with bench(tmp_path / "world", env=kept, task_wait_s=0.2) as b:
         output = await b.call("stub__job", seconds=0.5)
         assert output.is_pending
         assert text_of(output.content) == "The MCP server 'stub' has started 'job'. Its result will follow."
@@ -62,7 +61,7 @@ ENDS = [
 async def test_a_task_that_ends_badly_is_an_error_at_once_or_later(
     tmp_path: Path, kept: dict[str, str], ends: str, said: str
 ) -> None:
-    async with bench(tmp_path / "world", env=kept) as b:
+    async with bench(tmp_path / "world", env=kept, task_wait_s=0.2) as b:
         output = await b.call("stub__job", ends=ends)
         assert output.is_error
         assert said in text_of(output.content)
@@ -72,11 +71,8 @@ async def test_a_task_that_ends_badly_is_an_error_at_once_or_later(
         assert said in text
 
 
-async def test_a_call_that_is_stopped_gives_its_task_up(
-    tmp_path: Path, kept: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mcp_tasks, "SOON_S", 20)
-    async with bench(tmp_path / "world", env=kept) as b:
+async def test_a_call_that_is_stopped_gives_its_task_up(tmp_path: Path, kept: dict[str, str]) -> None:
+    async with bench(tmp_path / "world", env=kept, task_wait_s=20) as b:
         tools = await b.tools()
         running = asyncio.create_task(tools["stub__job"].execute({"seconds": 60}, b.host.context()))
         await b.until(lambda: b.happened("task "))
@@ -88,7 +84,7 @@ async def test_a_call_that_is_stopped_gives_its_task_up(
 
 
 async def test_a_task_of_a_server_that_forgot_it_is_rejected(tmp_path: Path, kept: dict[str, str]) -> None:
-    async with bench(tmp_path / "world", env=kept) as b:
+    async with bench(tmp_path / "world", env=kept, task_wait_s=0.2) as b:
         assert (await b.call("stub__job", seconds=60)).is_pending
         for file in (tmp_path / "tasks").iterdir():
             file.unlink()
@@ -100,12 +96,12 @@ async def test_a_task_of_a_server_that_forgot_it_is_rejected(tmp_path: Path, kep
 async def test_a_task_goes_on_while_its_server_dies_and_is_given_up_when_its_time_is_over(
     tmp_path: Path, kept: dict[str, str]
 ) -> None:
-    async with bench(tmp_path / "world", env=kept) as b:
+    async with bench(tmp_path / "world", env=kept, task_wait_s=0.2) as b:
         assert (await b.call("stub__job", seconds=0.6)).is_pending
         assert (await b.call("stub__die")).is_error
         assert await delivered(b) == ("resolve", "msg-2-call-1", "result of completed")
     b.host.inbox.items.clear()
-    async with bench(tmp_path / "world", env=kept) as b:
+    async with bench(tmp_path / "world", env=kept, task_wait_s=0.2) as b:
         assert (await b.call("stub__job", seconds=60, ttl=700)).is_pending
         kind, _, text = await delivered(b)
         assert (kind, text) == ("reject", "The MCP server 'stub' did not finish the task in time.")
@@ -115,7 +111,7 @@ async def test_a_result_that_cannot_be_stored_now_is_tried_again_and_one_that_no
     tmp_path: Path, kept: dict[str, str]
 ) -> None:
     notes = tmp_path / "notes"
-    servers = McpServers({"stub": stub(tmp_path / "world", env=kept)}, notes=notes)
+    servers = McpServers({"stub": stub(tmp_path / "world", env=kept, task_wait_s=0.2)}, notes=notes)
     b = Bench(servers, tmp_path / "world")
     try:
         b.host.inbox.refuse = StorageError("The disk is full.")
@@ -137,7 +133,8 @@ async def test_a_restarted_daemon_asks_on_and_the_agent_gets_the_result_once(
 ) -> None:
     def servers() -> McpServers:
         return McpServers(
-            {"stub": stub(tmp_path / "world", env=kept, approval="allow")}, notes=tmp_path / "state" / "mcp-tasks"
+            {"stub": stub(tmp_path / "world", env=kept, task_wait_s=0.2, approval="allow")},
+            notes=tmp_path / "state" / "mcp-tasks",
         )
 
     notes = tmp_path / "state" / "mcp-tasks"

@@ -46,7 +46,8 @@ class McpServer(Value):
     """A server of tools, started with `command` (stdio) or reached at `url` (streamable HTTP).
 
     `passEnv`, `headerEnv` (header -> variable) and `bearerTokenEnv` name variables of the daemon's environment.
-    `approval` is the policy of its tools. Left out, `idleTimeoutS` is 900 for a server of an agent, none for others.
+    `approval` is the policy of its tools. A call that it runs as a task is pending after `taskWaitS`. Left out,
+    `idleTimeoutS` is 900 for a server of an agent, none for others.
     """
 
     command: Annotated[str, Field(min_length=1)] | None = None
@@ -63,6 +64,7 @@ class McpServer(Value):
     start_timeout_s: TimeLimit = 30
     call_timeout_s: TimeLimit = 300
     idle_timeout_s: TimeLimit | None = None
+    task_wait_s: Annotated[StrictFloat, Field(ge=0, le=3600, allow_inf_nan=False)] = 5
 
     @field_validator("env")
     @classmethod

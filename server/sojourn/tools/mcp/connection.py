@@ -39,6 +39,8 @@ RELIST_S = 0.2
 """However often a server says that its tools have changed, they are listed again no sooner than after this."""
 TASK_TTL_S = 24 * 3600
 _RAW: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+_NO_SESSION = (types.INVALID_REQUEST, -32000, -32001)
+"""What servers answer over HTTP to a session that they do not know (status 404, which the SDK does not hand on)."""
 _NEWER = (types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND)
 
 
@@ -220,12 +222,12 @@ class Connection:
         try:
             return await self._request(request, options)
         except MCPError as error:
+            if self._process is None and error.code in _NO_SESSION and "session" in error.message.lower():
+                self._end_soon()
+                raise NotSent("it does not know this session any more") from error
             if error.code == types.CONNECTION_CLOSED or self._over:
                 self._end_soon()
                 raise ConnectionLost(self._epitaph()) from error
-            if self._process is None and error.message == "Session terminated":  # the SDK's words for HTTP's 404
-                self._end_soon()
-                raise NotSent("it does not know this session any more") from error
             raise CallRefused(f"{error.message} ({error.code})") from error
         except ValidationError as error:
             raise CallRefused(f"its answer is malformed ({_first(error)})") from error

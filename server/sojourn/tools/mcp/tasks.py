@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SOON_S = 5.0
-"""So long a call waits for its task; then it is pending."""
 KEEP_S = 24 * 3600.0
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.1, 30.0
 RETRY_S = 5.0
@@ -69,7 +67,7 @@ class Tasks:
     async def follow(self, server: Server, tool: ListedTool, task: Task, ctx: ToolContext) -> ToolOutput:
         """The task's result if it comes soon; else the call is pending, and its result goes to the inbox."""
         try:
-            async with asyncio.timeout(SOON_S):
+            async with asyncio.timeout(server.config.task_wait_s):
                 return await _outcome(server, task.task_id, ctx.progress, first=task)
         except TimeoutError:
             pass

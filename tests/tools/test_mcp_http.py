@@ -1,0 +1,98 @@
+"""MCP servers over streamable HTTP: the SDK's own server in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from mcp_bench import EVERYTHING, Bench, free_port
+
+from sojourn.core.messages import text_of
+from sojourn.core.servers import McpServer
+from sojourn.tools.mcp import McpServers
+
+pytestmark = pytest.mark.anyio
+
+STUB = str(Path(__file__).parents[1] / "mcp_http_stub.py")
+START_S = 60
+
+
+@contextlib.asynccontextmanager
+async def serving(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The server on the port, until the end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, STUB, str(port), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(START_S):
+            while True:
+                with contextlib.suppress(OSError):
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.close()
+                    break
+                assert process.returncode is None, "the server ended"
+                await asyncio.sleep(0.05)
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def test_a_server_over_http_is_called_told_its_headers_and_found_again_after_its_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEB_TOKEN", "sesame\n")
+    monkeypatch.setenv("WEB_KEY", "k")
+    port = free_port()
+    web = McpServer(
+        url=f"http://127.0.0.1:{port}/mcp",
+        bearer_token_env="WEB_TOKEN",
+        header_env={"X-Key": "WEB_KEY"},
+        headers={"X-Plain": "p"},
+        call_timeout_s=10,
+    )
+    servers = McpServers({"web": web})
+    b = Bench(servers, tmp_path / "world")
+    try:
+        async with serving(port) as process:
+            assert set(await b.tools()) == {"web__echo", "web__header", "web__count", "web__wait", "web__forget"}
+            assert [part.text for part in (await b.call("web__echo", text="hi")).content] == ["hi"]
+            for name, value in (("authorization", "Bearer sesame"), ("x-key", "k"), ("x-plain", "p")):
+                assert text_of((await b.call("web__header", which=name)).content) == value
+            assert text_of((await b.call("web__count", upto=2)).content) == "counted"
+            assert ("at 2", 1.0) in b.host.progress
+            waiting = asyncio.create_task(b.call("web__wait"))
+            await asyncio.sleep(0.3)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert process.stdout is not None
+            async with asyncio.timeout(20):
+                while await process.stdout.readline() != b"gave up\n":
+                    assert process.returncode is None
+            await b.call("web__forget")
+            assert text_of((await b.call("web__echo", text="again")).content) == "again", "a lost session costs no call"
+        lost = await b.call("web__echo", text="nobody")
+        assert lost.is_error
+        assert "'web' was lost during the call" in text_of(lost.content)
+        down = await b.call("web__echo", text="nobody")
+        assert f"nothing was called: {web.url} cannot be reached" in text_of(down.content)
+    finally:
+        await servers.aclose()
+
+
+async def test_a_variable_that_cannot_be_a_header_is_named_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEB_TOKEN", "se\nsame")
+    servers = McpServers({"web": McpServer(url="http://127.0.0.1:9/mcp", bearer_token_env="WEB_TOKEN")})
+    (problem,) = await servers.ready(servers.split(EVERYTHING)[1], EVERYTHING)
+    assert "the variable 'WEB_TOKEN' holds characters that a header cannot have" in problem.message
+    assert "sesame" not in problem.message.replace("\n", "")
+    await servers.aclose()
