@@ -20,6 +20,7 @@ FLAGS = set(sys.argv[1:])
 WORLD = os.environ.get("WORLD")
 TASKS = Path(os.environ["TASKS"]) if "TASKS" in os.environ else None
 OBJECT = {"type": "object", "properties": {}}
+MODERN = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 more: list[dict[str, Any]] = []
 
 
@@ -58,6 +59,10 @@ def tools() -> list[dict[str, Any]]:
             {"description": "has no name"},
             "not an object",
             tool("untyped", {"properties": {}}),
+            tool("long" * 200),
+            tool("wordy") | {"description": 5},
+            tool("task-only", execution={"taskSupport": "required"}),
+            tool("told") | {"description": "y" * 30_000},
         ]
     if TASKS is not None:
         found.append(tool("job", execution={"taskSupport": "required"}))
@@ -97,7 +102,7 @@ def call(id: Any, params: dict[str, Any]) -> None:  # noqa: C901 - a list of cas
     note(f"call {name}")
     match name:
         case "echo":
-            send(id=id, result=text(str(args.get("text"))))
+            send(id=id, result=text(str(args.get("text")), resultType="complete"))
         case "die":
             sys.stderr.write("my last words\n")
             sys.stderr.flush()
@@ -138,6 +143,8 @@ def call(id: Any, params: dict[str, Any]) -> None:  # noqa: C901 - a list of cas
             for _ in range(args.get("times", 1)):
                 send(method="notifications/tools/list_changed")
             send(id=id, result=text("grown"))
+        case "ask" if "--modern" in FLAGS:
+            send(id=id, result={"resultType": "input_required", "inputRequests": {}, "requestState": "s"})
         case "ask":
             send(id="q-1", method="elicitation/create", params={"message": "?", "requestedSchema": OBJECT})
             send(id=id, result=text("asked"))
@@ -164,9 +171,15 @@ def call(id: Any, params: dict[str, Any]) -> None:  # noqa: C901 - a list of cas
             send(id=id, result=text(f"there is no {name}", isError=True))
 
 
-def answer(message: dict[str, Any]) -> None:
+def answer(message: dict[str, Any]) -> None:  # noqa: C901 - a list of cases
     method, id, params = message.get("method"), message.get("id"), message.get("params") or {}
-    if method == "initialize":
+    if method == "initialize" and "--modern" in FLAGS:
+        versions = {"supported": ["2026-07-28"], "requested": params["protocolVersion"]}
+        send(id=id, error={"code": -32022, "message": "too old", "data": versions})
+    elif method == "server/discover":
+        found = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "serverInfo": {}}
+        send(id=id, result={**found, **MODERN})
+    elif method == "initialize":
         note(f"start {os.getpid()}")
         able: dict[str, Any] = {"tools": {"listChanged": True}}
         if TASKS is not None:
@@ -180,6 +193,7 @@ def answer(message: dict[str, Any]) -> None:
         page: dict[str, Any] = {"tools": tools()[start : start + step]}
         if start + step < len(tools()):
             page["nextCursor"] = str(start + step)
+        page |= MODERN if "--modern" in FLAGS else {}
         send(id=id, result={"tools": 5} if "--no-list" in FLAGS else page)
     elif method == "tools/call":
         call(id, params)

@@ -56,6 +56,7 @@ class Connection:
         self._scope = anyio.CancelScope()
         self._news = anyio.Event()
         self._over = False
+        self._retired = False
         self._stale = False
         self._calls = 0
         self._used_at = time.monotonic()
@@ -90,7 +91,7 @@ class Connection:
                             self.listing = await self._list()
                         on_ready()
                         await self._serve()
-                    if self._over:
+                    if not self._retired:
                         raise ServerDown(self._epitaph())
         except Exception as error:
             raise ServerDown(self._reason(error)) from error
@@ -130,6 +131,7 @@ class Connection:
                 await self._news.wait()
             if waiting.cancelled_caught:
                 if self._idle_s() <= 0:
+                    self._over = self._retired = True  # at once: from here on a call begins the next life
                     return
                 continue
             self._news = anyio.Event()
