@@ -255,8 +255,9 @@ The arguments, or the diff that the call would make, are shown beside."
 The daemon's own preview goes first; else it is worked out from the
 arguments, when they name a file and its new content or a replacement."
   (let ((preview (sojourn-get approval :preview)))
-    (cond ((stringp preview) preview)
-          ((consp preview) (or (sojourn-get preview :diff) (sojourn-get preview :text)))
+    (cond ((consp preview)
+           (concat (sojourn-get preview :text)
+                   (when (sojourn-true-p (plist-get preview :truncated)) "\n[the diff goes on]\n")))
           (t (sojourn-approval--own-diff (plist-get approval :args)
                                          (sojourn-get (sojourn-agent (plist-get approval :agentId))
                                                       :config :cwd))))))

@@ -73,6 +73,8 @@
 
 (defvar-local sojourn-draw--dirty nil "Nodes that are to be printed anew.")
 
+(defvar-local sojourn-draw--unfinished nil "Nodes that the end of a pass may cut off.")
+
 (defvar-local sojourn-draw--timer nil "The timer that prints them.")
 
 (defvar-local sojourn-draw--unfolded nil "Whether reasoning is unfolded from the start.")
@@ -93,6 +95,7 @@
     (setq sojourn-draw--nodes (make-hash-table :test #'equal)
           sojourn-draw--tails (make-hash-table :test #'equal)
           sojourn-draw--dirty nil
+          sojourn-draw--unfinished nil
           sojourn-draw--ewoc (ewoc-create #'sojourn-draw--print nil nil t)
           sojourn-draw--bottom (ewoc-enter-last sojourn-draw--ewoc (make-sojourn-node :kind 'bottom)))
     (goto-char (point-max))
@@ -258,8 +261,10 @@ The buffer's beginning if it is gone."
 (defun sojourn-draw-begin (path id)
   "The assistant's message ID begins at PATH; returns its element."
   (or (sojourn-draw--find path id)
-      (sojourn-draw--add (make-sojourn-node :kind 'assistant :path path :id id
-                                            :open sojourn-draw--unfolded))))
+      (let ((element (sojourn-draw--add (make-sojourn-node :kind 'assistant :path path :id id
+                                                           :open sojourn-draw--unfolded))))
+        (push element sojourn-draw--unfinished)
+        element)))
 
 (defun sojourn-draw-text (path id part kind offset text)
   "TEXT was streamed to the message ID at PATH: part number PART, of KIND.
@@ -317,6 +322,7 @@ ARGS, APPROVAL and PROGRESS are what is new of it."
          (node (ewoc-data element)))
     (when name (setf (sojourn-node-name node) name))
     (when status (setf (sojourn-node-status node) status))
+    (when (eq status 'running) (push element sojourn-draw--unfinished))
     (when args-p (setf (sojourn-node-args node) (or args 'none)))
     (when approval (setf (sojourn-node-approval node) approval))
     (if progress
@@ -344,16 +350,16 @@ ARGS, APPROVAL and PROGRESS are what is new of it."
 
 (defun sojourn-draw-end (path)
   "The pass at PATH is over: what has not ended by now will not."
-  (maphash
-   (lambda (key element)
-     (let ((node (ewoc-data element)))
-       (when (equal (cdr key) path)
-         (pcase (sojourn-node-kind node)
-           ('assistant (unless (sojourn-node-message node) (sojourn-draw-remove path (car key))))
-           ('call (when (eq (sojourn-node-status node) 'running)
-                    (setf (sojourn-node-status node) 'cut)
-                    (sojourn-draw--redraw element)))))))
-   (copy-hash-table sojourn-draw--nodes)))
+  (let (others)
+    (dolist (element sojourn-draw--unfinished)
+      (let ((node (ewoc-data element)))
+        (cond ((not (equal (sojourn-node-path node) path)) (push element others))
+              ((eq (sojourn-node-kind node) 'assistant)
+               (unless (sojourn-node-message node) (sojourn-draw-remove path (sojourn-node-id node))))
+              ((eq (sojourn-node-status node) 'running)
+               (setf (sojourn-node-status node) 'cut)
+               (sojourn-draw--redraw element)))))
+    (setq sojourn-draw--unfinished others)))
 
 (defun sojourn-draw-toggle-reasoning ()
   "Fold all reasoning, or unfold it."

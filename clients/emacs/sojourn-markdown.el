@@ -118,12 +118,18 @@ ends with the text."
 
 (defun sojourn-fontify (text mode)
   "TEXT with the faces that MODE gives it."
+  ;; A buffer for each mode is kept: turning a mode on takes longer than its faces.
   (condition-case nil
-      (with-temp-buffer
-        (insert text)
-        (delay-mode-hooks (funcall mode))
-        (font-lock-ensure)
-        (buffer-string))
+      (with-current-buffer (get-buffer-create (format " *sojourn %s*" mode))
+        (let ((inhibit-read-only t)
+              (inhibit-message t)
+              (buffer-undo-list t))
+          (unless (eq major-mode mode) (delay-mode-hooks (funcall mode)))
+          (erase-buffer)
+          (insert text)
+          (font-lock-ensure)
+          (prog1 (buffer-string)
+            (erase-buffer))))
     (error text)))
 
 (provide 'sojourn-markdown)

@@ -433,9 +433,12 @@ Returns at once; `sojourn-connected-hook' runs when it has answered."
 (cl-defmethod jsonrpc-connection-send ((connection sojourn-connection) &rest arguments
                                        &key method &allow-other-keys)
   "Send a message of ARGUMENTS, METHOD among them, over CONNECTION."
-  (when method
-    (setq arguments (plist-put (copy-sequence arguments) :method (format "%s" method))))
-  (let ((line (sojourn-encode `(:jsonrpc "2.0" ,@arguments))))
+  ;; Newer versions of jsonrpc.el name the method in answers as well, for their log.
+  (let* ((answer (or (plist-member arguments :result) (plist-member arguments :error)))
+         (named (and method (not answer) (list :method (format "%s" method))))
+         (others (cl-loop for (key value) on arguments by #'cddr
+                          unless (eq key :method) append (list key value)))
+         (line (sojourn-encode `(:jsonrpc "2.0" ,@named ,@others))))
     (when sojourn-log-messages (sojourn-log "-> %s" line))
     (process-send-string (sojourn-connection-process connection) (concat line "\n"))))
 

@@ -11,6 +11,10 @@
 (require 'ert)
 (require 'sojourn)
 
+;; Compiling a trampoline for each function that a test replaces takes seconds.
+(defvar comp-enable-subr-trampolines)
+(setq comp-enable-subr-trampolines nil)
+
 (setq sojourn-command (list (getenv "SOJOURN_TEST_PYTHON") "-m" "sojourn" "connect"))
 
 (defvar tests-notified nil "What `sojourn-notify-function' was told, newest first.")
@@ -367,6 +371,18 @@
     (tests-await-state "idle")
     (tests-same-when-replayed)))
 
+(ert-deftest the-daemons-own-preview-of-an-edit-is-shown ()
+  (tests-with-chat "preview"
+    (tests-approval "change the file")
+    (tests-press "[look]")
+    (with-current-buffer "*sojourn approval*"
+      (should (tests-shows "sojourn-emacs-new.txt"))
+      (search-forward "+made by an agent")
+      (should (memq 'diff-added (flatten-list (get-text-property (1- (point)) 'face))))
+      (call-interactively (key-binding "x")))
+    (tests-await-state "idle")
+    (should-not (file-exists-p "/tmp/sojourn-emacs-new.txt"))))
+
 (ert-deftest an-edit-is-shown-as-a-diff ()
   (let* ((file (make-temp-file "sojourn-emacs" nil ".txt" "alpha\nbeta\ngamma\n"))
          (approval (list :approvalId "none" :agentId "nobody" :toolName "edit" :path []
@@ -377,8 +393,10 @@
           (search-forward "+BETA")
           (should (memq 'diff-added (flatten-list (get-text-property (1- (point)) 'face))))
           (should (tests-shows (concat "path: " file)))
-          (sojourn-approval-show (append '(:preview "--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n") approval))
-          (should (tests-shows "-x\n+y\n"))
+          (sojourn-approval-show
+           (append '(:preview (:type "diff" :path "a" :text "--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n" :truncated t))
+                   approval))
+          (should (tests-shows "-x\n+y\n\n[the diff goes on]"))
           (should-not (tests-shows "-beta")))
       (kill-buffer "*sojourn approval*")
       (delete-file file))))
@@ -427,6 +445,63 @@
       (should (= 1 (tests-count "    Deployed website.")))
       (should (equal (cl-count "and then rest" (tests-messages "outlives" "user") :test #'equal) 1))
       (tests-same-when-replayed))))
+
+(ert-deftest events-that-were-dropped-for-slowness-are-replayed ()
+  (tests-with-chat "slow"
+    (tests-say "write long")
+    (tests-await "three")
+    (sojourn-chat--notified 'agent/resync (list :agentId "slow" :seq 1))
+    (tests-await-state "idle")
+    (should (= 1 (tests-count "one two three four")))
+    (should (= 1 (tests-count "thirty-nine forty")))
+    (tests-same-when-replayed)))
+
+(ert-deftest another-store-means-that-everything-is-read-anew ()
+  (tests-with-chat "store"
+    (tests-say "hello")
+    (tests-await-state "idle")
+    (let ((live (tests-story)))
+      (setq sojourn-chat--store "another one"
+            sojourn-chat--seq 100000)
+      (delete-process (sojourn-connection-process sojourn--connection))
+      (tests-until (not (sojourn-ready-p)))
+      (tests-until (sojourn-ready-p))
+      (tests-await-state "idle")
+      (should (equal live (tests-story))))))
+
+(ert-deftest a-number-ahead-of-the-daemons-means-that-everything-is-read-anew ()
+  (tests-with-chat "ahead"
+    (tests-say "hello")
+    (tests-await-state "idle")
+    (let ((live (tests-story)))
+      (sojourn-chat--attach 100000)
+      (tests-await-state "idle")
+      (should (equal live (tests-story))))))
+
+(ert-deftest a-snapshot-is-drawn-from-the-messages-and-live-events-follow ()
+  (tests-with-chat "snapshot"
+    (tests-say "deploy website")
+    (tests-await "waits for your approval")
+    (tests-press "[yes]")
+    (tests-await-state "idle")
+    (let ((agent (tests-answer 'agent/get '(:agentId "snapshot"))))
+      (sojourn-chat--attached (list :seq (plist-get agent :seq) :oldestSeq (plist-get agent :seq)
+                                    :mode "snapshot" :agent agent :streaming [])))
+    (tests-await "Done: Deployed website.")
+    (should (tests-shows "• demo_deploy {\"target\":\"website\"}  ✓\n    Deployed website."))
+    (tests-say "and now?")
+    (tests-await-state "idle")
+    (should (= 1 (tests-count "You said: and now?")))))
+
+(ert-deftest an-answer-to-the-daemon-names-no-method ()
+  (let (sent)
+    (cl-letf (((symbol-function 'process-send-string) (lambda (_ line) (push line sent))))
+      (let ((connection (sojourn-connection :name "none" :process nil)))
+        (jsonrpc-connection-send connection :id 7 :method 'tool/execute :result '(:content "x"))
+        (jsonrpc-connection-send connection :id 8 :method 'agent/get :params '(:agentId "a"))))
+    (should (equal (nreverse sent)
+                   '("{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"content\":\"x\"}}\n"
+                     "{\"jsonrpc\":\"2.0\",\"method\":\"agent/get\",\"id\":8,\"params\":{\"agentId\":\"a\"}}\n")))))
 
 (ert-deftest a-program-that-does-not-start-is-told-and-tried-again ()
   (sojourn-disconnect)
