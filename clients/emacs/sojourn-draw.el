@@ -568,7 +568,8 @@ ARGS, APPROVAL and PROGRESS are what is new of it."
                                  (lambda () (sojourn-draw-set-contexts
                                              (remq context sojourn-draw--contexts))))
             "\n"))
-  (insert (propertize "> " 'face 'sojourn-prompt)))
+  ;; A field, so that C-a goes to the beginning of the input.
+  (insert (propertize "> " 'face 'sojourn-prompt 'field 'sojourn-prompt)))
 
 (provide 'sojourn-draw)
 ;;; sojourn-draw.el ends here

@@ -201,7 +201,9 @@
                   :type 'text-read-only)
     (sojourn-draw-set-input "")
     (sojourn-chat-previous-input)
-    (should (equal (sojourn-draw-input) "write long"))))
+    (should (equal (sojourn-draw-input) "write long"))
+    (beginning-of-line)
+    (should (= (point) (sojourn-draw-input-start)))))
 
 (ert-deftest markdown-gets-faces-and-stays-as-it-was-written ()
   (tests-with-chat "markdown"
