@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check crash bench clean docs
+.PHONY: help demo test check peers crash bench clean docs
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -23,6 +23,9 @@ test: .venv/ready  ## All tests
 
 check: .venv/ready  ## What CI runs: format, lint, types, import contracts, docs, tests with coverage
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ./scripts/check
+
+peers: .venv/ready  ## Servers of other people's making for the tests of models, as far as they can be installed
+	@./scripts/peers
 
 crash: .venv/ready  ## The long crash and load suites
 	@$(BIN)/python -m pytest -m crash

@@ -1,11 +1,9 @@
-"""The backends against another mock server of other people's making, from npm; skipped where npm cannot install it."""
+"""The backends against another mock server of other people's making, from npm; `make peers` installs it, if it can."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,9 +20,9 @@ from sojourn.models.table import make_model
 from sojourn.store.memory import MemoryStore
 from sojourn.tools.table import Toolbox
 
-pytestmark = [pytest.mark.anyio, pytest.mark.crash]  # it goes to a registry
+pytestmark = pytest.mark.anyio
 
-PACKAGE = "@copilotkit/aimock@1.43.0"
+PROGRAM = Path(__file__).parents[2] / ".venv" / "peers" / "node_modules" / ".bin" / "llmock"
 BACKENDS = {"openai-chat": "/v1", "openai-responses": "/v1", "anthropic": ""}
 WEATHER = {"name": "get_weather", "arguments": {"city": "Oslo"}}
 FIXTURES = {
@@ -46,18 +44,10 @@ FIXTURES = {
 
 @pytest.fixture(scope="module")
 def aimock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, installed anew for this run."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("npm is not there to install aimock")
+    """A directory with what the program is to answer."""
+    if not PROGRAM.exists():
+        pytest.skip("aimock is not installed; `make peers` does it where npm is")
     root = tmp_path_factory.mktemp("aimock")
-    command = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--fetch-retries=0", PACKAGE]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        pytest.skip("npm did not install aimock in two minutes")
-    if done.returncode:
-        pytest.skip(f"npm could not install aimock: {done.stderr.strip().splitlines()[-1:]}")
     (root / "fixtures.json").write_text(json.dumps(FIXTURES))
     return root
 
@@ -69,11 +59,10 @@ def chaos(request: pytest.FixtureRequest) -> Iterator[float]:
 
 @asynccontextmanager
 async def served(root: Path, chaos: float) -> AsyncIterator[str]:
-    program = root / "node_modules" / ".bin" / "llmock"
     options = ["--port", "0", "--fixtures", root / "fixtures.json", "--strict", "--chunk-size", "7"]
     faults = [f"--chaos-{kind}={chaos}" for kind in ("drop", "disconnect")] if chaos else []
     process = await asyncio.create_subprocess_exec(
-        program, *map(str, options), *faults, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        PROGRAM, *map(str, options), *faults, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     assert process.stdout is not None
     try:

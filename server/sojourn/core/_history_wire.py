@@ -196,6 +196,8 @@ def _response_items(turn: Spoken, own: _Own) -> Wire:
             items.extend([opaque] if _is_reasoning_item(opaque) else [])
         elif part.type == "other":
             items.extend([opaque] if _is_foreign_kind(opaque, "responses") else [])
+        elif part.type == "image" and part.data and _is_foreign_kind(opaque, "responses"):
+            items.append({**opaque, "result": part.data})
         elif is_sayable(part):
             items.append(_output_message(told(part), opaque))
     while items and items[-1]["type"] == "reasoning":

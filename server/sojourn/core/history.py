@@ -26,6 +26,7 @@ part        chat                                                   responses · 
 text        –                                                      more fields of the message item · the text block
 reasoning   – (its text goes into `Dialect.reasoning_field`)       the whole reasoning item · thinking block
 tool call   more fields of the call (`function` too)               more fields of the function call · tool_use block
+image       –                                                      responses: the item of its tool, without `result`
 other       `data`: more fields of the assistant message           `data`: the whole item · block
 =========== ====================================================== ===================================================
 """

@@ -23,12 +23,14 @@ class TextPart(Value):
 
 
 class ImagePart(Value):
-    """An image: base64 `data`, or a `uri`."""
+    """An image: base64 `data`, or a `uri`. `opaque`: what else `provider` wants back of one that it made."""
 
     type: Literal["image"] = "image"
     mime_type: str
     data: str | None = None
     uri: str | None = None
+    provider: str | None = None
+    opaque: Json = None
 
 
 class ResourcePart(Value):

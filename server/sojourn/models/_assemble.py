@@ -146,6 +146,12 @@ class AnswerBuilder:
         """A block that only the provider understands."""
         self.slots.append(OtherPart(provider=self.provider, data=clean(data)))
 
+    def add_picture(self, mime_type: str, data: str, *, opaque: Json) -> None:
+        """An image that the provider's own tool made; `opaque` is what else the provider wants back of it."""
+        self.slots.append(
+            ImagePart(mime_type=clean(mime_type), data=clean(data), provider=self.provider, opaque=clean(opaque))
+        )
+
     def add_image(self, url: str) -> None:
         """An image that the model made, as a data URL or an address; anything else is passed over."""
         if found := _DATA_URL.fullmatch(url):

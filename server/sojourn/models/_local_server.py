@@ -21,6 +21,9 @@ TEMPERATURE, TOP_P, REPEAT_PENALTY = 0.2, 0.9, 1.1
 """What the makers of SmolLM2 recommend, and what keeps it from saying one sentence for ever. `sampling` overrides."""
 SLEEP_S = 600
 """Seconds without a request after which the model leaves the memory; the next one loads it again, in about a second."""
+MOST_THREADS = 4
+"""At most so many, and half of the cores: one thread more than there are idle cores makes all of them wait (measured:
+2 s with one thread, minutes with two, on two busy cores)."""
 
 
 def main() -> None:
@@ -53,7 +56,7 @@ def _serve(told: dict[str, Any]) -> Any:
     params.sampling.penalty_repeat = REPEAT_PENALTY
     params.sleep_idle_seconds = SLEEP_S
     params.cache_ram_mib = 0
-    params.cpuparams.n_threads = max(1, min(4, os.cpu_count() or 1))
+    params.cpuparams.n_threads = max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
     return xllamacpp.Server(params)
 
 

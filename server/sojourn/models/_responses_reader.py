@@ -48,6 +48,7 @@ class ResponsesReader:
         self._builder = builder
         self._peer = peer
         self._items: dict[int, _Item] = {}
+        self._places: dict[str, int] = {}
         self._response: dict[str, Any] = {}
         self.done = False
 
@@ -90,13 +91,12 @@ class ResponsesReader:
         return events
 
     def _read(self, event: dict[str, Any]) -> list[ModelDelta]:
-        kind, index, response = _word(event.get("type")), event.get("output_index"), event.get("response")
+        kind, response = _word(event.get("type")), event.get("response")
         if kind in _FAILS:
             raise self._failed(response)
         if kind in _ENDS:
             return self._end(response if isinstance(response, dict) else {})
-        if not isinstance(index, int):
-            return []
+        index = self._place(event)
         if kind in ("response.output_item.added", "response.output_item.done"):
             item = event.get("item")
             return self._item(index, item, done=kind.endswith("done")) if isinstance(item, dict) else []
@@ -106,6 +106,17 @@ class ResponsesReader:
             call = self._items[index].call
             return [] if call is None else self._builder.add_arguments(call, _word(event.get("delta")))
         return []
+
+    def _place(self, event: dict[str, Any]) -> int:
+        """Which item an event is about: its `output_index`, or where that is left out the item's id, or the newest."""
+        index, item = event.get("output_index"), event.get("item")
+        if isinstance(index, int):
+            return index
+        newest = max(self._items, default=0)
+        opens = event.get("type") == "response.output_item.added" or self._items.get(newest, _Item("")).done
+        place = newest + 1 if newest in self._items and opens else newest
+        name = _word(item.get("id") or item.get("call_id")) if isinstance(item, dict) else _word(event.get("item_id"))
+        return self._places.setdefault(name, place) if name else place
 
     def _failed(self, response: Json) -> Exception:
         error = response.get("error") if isinstance(response, dict) else None
@@ -126,6 +137,11 @@ class ResponsesReader:
             return self._reasoning_done(index, made, item)
         if made.kind == "message":
             return self._message_done(made, item)
+        if made.kind == "image_generation_call" and _word(item.get("result")):
+            rest = {key: value for key, value in item.items() if key != "result"}
+            form = _word(item.get("output_format")) or "png"
+            self._builder.add_picture(f"image/{form}", item["result"], opaque=rest)
+            return []
         self._builder.add_other(item)
         return []
 
