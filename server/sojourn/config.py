@@ -104,6 +104,7 @@ class ModelConfig(_Section):
     script: str | None = None
     dialect: str | None = None
     price: PriceConfig | None = None
+    structured_output: Literal["native", "tool"] | None = None
 
     @field_validator("headers")
     @classmethod

@@ -125,6 +125,8 @@ class AgentMethods(Namespace):
         request_id: str | Unset | None = UNSET,
         if_busy: Literal["reject", "queue"] | Unset = UNSET,
         on_approval: Literal["wait", "pause", "deny"] | Unset | None = UNSET,
+        tool_choice: ToolChoice | Fields | str | Unset | None = UNSET,
+        output_schema: dict[str, Any] | Unset | None = UNSET,
         wait: Literal[True] | Unset = UNSET,
     ) -> RunOutcome: ...
     @overload
@@ -136,6 +138,8 @@ class AgentMethods(Namespace):
         request_id: str | Unset | None = UNSET,
         if_busy: Literal["reject", "queue"] | Unset = UNSET,
         on_approval: Literal["wait", "pause", "deny"] | Unset | None = UNSET,
+        tool_choice: ToolChoice | Fields | str | Unset | None = UNSET,
+        output_schema: dict[str, Any] | Unset | None = UNSET,
         wait: Literal[False],
     ) -> Accepted: ...
     async def prompt(
@@ -146,6 +150,8 @@ class AgentMethods(Namespace):
         request_id: str | Unset | None = UNSET,
         if_busy: Literal["reject", "queue"] | Unset = UNSET,
         on_approval: Literal["wait", "pause", "deny"] | Unset | None = UNSET,
+        tool_choice: ToolChoice | Fields | str | Unset | None = UNSET,
+        output_schema: dict[str, Any] | Unset | None = UNSET,
         wait: bool | Unset = UNSET,
     ) -> RunOutcome | Accepted:
         """Says something to an agent; the answer is the outcome of the pass, at its end.
@@ -162,6 +168,8 @@ class AgentMethods(Namespace):
                 "requestId": request_id,
                 "ifBusy": if_busy,
                 "onApproval": on_approval,
+                "toolChoice": tool_choice,
+                "outputSchema": output_schema,
                 "wait": wait,
             },
         )
@@ -174,6 +182,8 @@ class AgentMethods(Namespace):
         agent_id: str,
         request_id: str | Unset | None = UNSET,
         run: dict[str, Any] | Unset | None = UNSET,
+        tool_choice: ToolChoice | Fields | str | Unset | None = UNSET,
+        output_schema: dict[str, Any] | Unset | None = UNSET,
         wait: Literal[True] | Unset = UNSET,
     ) -> RunOutcome: ...
     @overload
@@ -183,6 +193,8 @@ class AgentMethods(Namespace):
         agent_id: str,
         request_id: str | Unset | None = UNSET,
         run: dict[str, Any] | Unset | None = UNSET,
+        tool_choice: ToolChoice | Fields | str | Unset | None = UNSET,
+        output_schema: dict[str, Any] | Unset | None = UNSET,
         wait: Literal[False],
     ) -> Accepted: ...
     async def resume(
@@ -191,11 +203,21 @@ class AgentMethods(Namespace):
         agent_id: str,
         request_id: str | Unset | None = UNSET,
         run: dict[str, Any] | Unset | None = UNSET,
+        tool_choice: ToolChoice | Fields | str | Unset | None = UNSET,
+        output_schema: dict[str, Any] | Unset | None = UNSET,
         wait: bool | Unset = UNSET,
     ) -> RunOutcome | Accepted:
         """Carries on from where the conversation stands, with no new text; nothing to do is `nothingToResume`."""
         result: RunOutcome | Accepted = await self._call(
-            "agent/resume", {"agentId": agent_id, "requestId": request_id, "run": run, "wait": wait}
+            "agent/resume",
+            {
+                "agentId": agent_id,
+                "requestId": request_id,
+                "run": run,
+                "toolChoice": tool_choice,
+                "outputSchema": output_schema,
+                "wait": wait,
+            },
         )
         return result
 

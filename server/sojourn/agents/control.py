@@ -62,6 +62,7 @@ class Control:
         *,
         queue: bool = False,
         on_approval: str | None = None,
+        wishes: opening.Wishes = opening.NO_WISHES,
     ) -> asyncio.Task[Accepted]:
         """Accepts a prompt: starts a pass, or (with `queue`) puts it into the inbox of a busy agent.
 
@@ -73,7 +74,7 @@ class Control:
             agent = ledger.agent(agent_id)
             run = ledger.active_run(agent)
             if run is not None and run.pass_open:
-                return self._queue(ledger, agent, run, content, caller, queue=queue)
+                return self._queue(ledger, agent, run, content, caller, queue=queue and not wishes)
             opening.prompt(
                 ledger,
                 _need(p),
@@ -86,7 +87,7 @@ class Control:
             )
             return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
 
-        return self._open(agent_id, change, caller=caller, name="accept")
+        return self._open(agent_id, change, caller=caller, name="accept", wishes=wishes)
 
     def _queue(
         self,
@@ -115,8 +116,15 @@ class Control:
         )
         return Accepted(agent_id=agent.agent_id, item_id=item.item_id)
 
-    def resume(self, caller: Caller, agent_id: str, *, cause: Cause = "resume") -> asyncio.Task[Accepted]:
-        """Carries the agent on. Raises `NothingToResume`, `AgentBusy`."""
+    def resume(
+        self,
+        caller: Caller,
+        agent_id: str,
+        *,
+        cause: Cause = "resume",
+        wishes: opening.Wishes = opening.NO_WISHES,
+    ) -> asyncio.Task[Accepted]:
+        """Carries the agent on. Raises `NothingToResume`, `AgentBusy`; wishes are for a run that begins."""
 
         def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
             agent = ledger.agent(agent_id)
@@ -124,12 +132,13 @@ class Control:
             if run is not None and run.pass_open:
                 raise AgentBusy(f"The agent {agent_id!r} is {agent.state} already.", runId=run.run_id)
             if old is not None:
+                wishes.refuse_for(old)
                 opening.carry_on(self._rt, ledger, old, cause=cause, origin=caller.origin)
                 return Accepted(agent_id=agent_id, run_id=old.run_id)
             opening.fresh(ledger, _need(p), conversation, cause=cause, origin=caller.origin)
             return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
 
-        return self._open(agent_id, change, caller=caller, name="accept")
+        return self._open(agent_id, change, caller=caller, name="accept", wishes=wishes)
 
     async def prompt_child(
         self,
@@ -301,12 +310,20 @@ class Control:
             lock = self._locks[agent_id] = asyncio.Lock()
         return lock
 
-    def _open(self, agent_id: str, change: Opening, *, caller: Caller, name: str) -> asyncio.Task[Accepted]:
+    def _open(
+        self,
+        agent_id: str,
+        change: Opening,
+        *,
+        caller: Caller,
+        name: str,
+        wishes: opening.Wishes = opening.NO_WISHES,
+    ) -> asyncio.Task[Accepted]:
         """Runs an opening transition on a freshly read agent, and drives what it opened.
 
         The task is not its asker's: whoever leaves meanwhile, what was committed is driven. Await it shielded.
         """
-        opening_task = asyncio.create_task(self._open_now(agent_id, change, caller=caller, name=name))
+        opening_task = asyncio.create_task(self._open_now(agent_id, change, wishes, caller=caller, name=name))
         self._openings.add(opening_task)
         opening_task.add_done_callback(self._opened)
         return opening_task
@@ -321,16 +338,20 @@ class Control:
         if self._openings:
             await asyncio.wait(set(self._openings), timeout=1.0)
 
-    async def _open_now(self, agent_id: str, change: Opening, *, caller: Caller, name: str) -> Accepted:
+    async def _open_now(
+        self, agent_id: str, change: Opening, wishes: opening.Wishes, *, caller: Caller, name: str
+    ) -> Accepted:
         async with self._lock(agent_id):
             await self._driver_gone(agent_id)
             while True:
                 try:
-                    return await self._try_to_open(agent_id, change, caller=caller, name=name)
+                    return await self._try_to_open(agent_id, change, wishes, caller=caller, name=name)
                 except Moved:
                     self._rt.agents.forget(agent_id)
 
-    async def _try_to_open(self, agent_id: str, change: Opening, *, caller: Caller, name: str) -> Accepted:
+    async def _try_to_open(
+        self, agent_id: str, change: Opening, wishes: opening.Wishes, *, caller: Caller, name: str
+    ) -> Accepted:
         agent = self._rt.agents.get(agent_id) or await self._rt.agent(agent_id)
         conversation = Conversation(agent.conversation)
         old = fresh = None
@@ -338,6 +359,7 @@ class Control:
             conversation = await self._rt.conversations.load(self._rt.store, agent)
             old = await self._load(agent, conversation)
             fresh = self._fresh(agent, conversation)
+            wishes.tell(fresh)
         seen = _standing(agent)
 
         def judged(ledger: Ledger) -> Accepted:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -57,7 +57,14 @@ def end(ledger: Ledger, p: Pass, reason: EndReason, *, error: ErrorInfo | None =
         )
     end_event = agent_end(reason, p.bodies, p.run.usage, error)
     close_record(
-        ledger, agent, record, reason, end_event, error=error, outcome=lambda: _outcome(ledger, p, reason, error)
+        ledger,
+        agent,
+        record,
+        reason,
+        end_event,
+        error=error,
+        outcome=lambda: _outcome(ledger, p, reason, error),
+        best_effort=_is_best_effort(p),
     )
     return Over(reason)
 
@@ -79,9 +86,14 @@ def _outcome(ledger: Ledger, p: Pass, reason: EndReason, error: ErrorInfo | None
         approvals=open_of(ledger.tx, agent),
         usage=p.run.usage,
         error=error,
+        best_effort=_is_best_effort(p),
         first_seq=record.pass_first_seq,
         last_seq=agent.last_seq,
     )
+
+
+def _is_best_effort(p: Pass) -> Literal[True] | None:
+    return True if p.run.ending is not None and p.run.ending.error else None
 
 
 def agent_end(reason: EndReason, messages: list[bytes], usage: Usage, error: ErrorInfo | None) -> bytes:
@@ -122,6 +134,7 @@ def close_record(
     *,
     error: ErrorInfo | None,
     outcome: Callable[[], RunOutcome] | None = None,
+    best_effort: bool | None = None,
 ) -> None:
     """Writes the end of a pass into the rows of its run and its agent."""
     ledger.event(agent, end_event, run=record)
@@ -138,6 +151,7 @@ def close_record(
             "firstSeq": record.pass_first_seq,
             "lastSeq": agent.last_seq,
             "error": error.wire() if error else None,
+            **({"bestEffort": True} if best_effort else {}),
         }
     ).decode()
     agent.active_run_id = record.run_id if resumable else None
@@ -263,6 +277,7 @@ def outcome_of(tx: ReadTx, record: RunRecord, agent: AgentRecord) -> RunOutcome:
         approvals=open_of(tx, agent),
         usage=Usage.model_validate_json(record.usage),
         error=ErrorInfo.model_validate(saved["error"]) if saved["error"] else None,
+        best_effort=saved.get("bestEffort"),
         first_seq=saved["firstSeq"],
         last_seq=saved["lastSeq"],
     )

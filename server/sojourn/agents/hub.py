@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import orjson
 
 from sojourn.core.agent import Accepted, AgentConfig, Caller, RunOutcome
-from sojourn.core.errors import Draining, SojournError
+from sojourn.core.errors import Draining, InvalidParams, SojournError
 from sojourn.core.messages import InputPart, Message, ToolChoice
 from sojourn.models.base import Model
 from sojourn.models.capabilities import described
@@ -320,10 +320,15 @@ class Hub:
         on_approval: str | None,
         wait: bool,
         session: Subscriber,
+        tool_choice: ToolChoice | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> RunOutcome | Accepted:
         """`agent/prompt`: accepted durably; with `wait` the outcome of the pass."""
         self._refuse_draining()
-        asked = self._control.prompt(caller, agent_id, content, queue=if_busy == "queue", on_approval=on_approval)
+        wishes = opening.Wishes(tool_choice, output_schema)
+        asked = self._control.prompt(
+            caller, agent_id, content, queue=if_busy == "queue", on_approval=on_approval, wishes=wishes
+        )
         accepted = await self._accepted(asked, session)
         return await self._outcome(accepted, agent_id, wait=wait, session=session)
 
@@ -340,16 +345,27 @@ class Hub:
             raise
 
     async def resume(
-        self, caller: Caller, agent_id: str, *, run: dict[str, Any] | None, wait: bool, session: Subscriber
+        self,
+        caller: Caller,
+        agent_id: str,
+        *,
+        run: dict[str, Any] | None,
+        wait: bool,
+        session: Subscriber,
+        tool_choice: ToolChoice | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> RunOutcome | Accepted:
         """`agent/resume`, also of a saved run, which becomes a new agent."""
         self._refuse_draining()
+        wishes = opening.Wishes(tool_choice, output_schema)
         if run is not None:
+            if wishes:
+                raise InvalidParams("A saved run goes on under what it began with.", field="outputSchema")
             asked = asyncio.create_task(self._resume_document(caller, agent_id, run))
         else:
             if await self._is_stepped(agent_id):
                 await self.rt.write("end", lambda ledger: handstep.release(ledger, agent_id) and None)
-            asked = self._control.resume(caller, agent_id)
+            asked = self._control.resume(caller, agent_id, wishes=wishes)
         accepted = await self._accepted(asked, session)
         return await self._outcome(accepted, accepted.agent_id or agent_id, wait=wait, session=session)
 

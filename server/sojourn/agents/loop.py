@@ -156,7 +156,10 @@ async def _stream(rt: Runtime, p: Pass, todo: AskModel) -> tuple[ModelAnswer, tu
         messages=todo.messages,
         system=p.config.system_prompt,
         tools=tuple(tool.info.spec for tool in p.tools.values()),
+        tool_choice=turns.choice_of(p),
         sampling=p.config.sampling or {},
+        output_schema=None if p.run.output is None else p.run.output.json_schema,
+        output_tool=p.run.output_tool,
         turn=todo.turn,
     )
     began = time.monotonic()

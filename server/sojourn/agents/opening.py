@@ -6,17 +6,54 @@ placeholders stay pending, its open approvals are closed, calls that never came 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import orjson
 
 from sojourn.core.agent import Cause, Origin
-from sojourn.core.errors import NothingToResume
-from sojourn.core.messages import ToolCallPart, UserMessage, tool_result
+from sojourn.core.errors import InvalidParams, NothingToResume
+from sojourn.core.messages import ToolCallPart, ToolChoice, UserMessage, tool_result
 from sojourn.store.records import AgentRecord, CallRecord, RunRecord
 
 from . import ending, mailbox, rounds, turns
 from .ledger import Ledger
 from .passes import Pass, Todo
 from .runtime import Conversation, Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a request asks of the run that it begins, besides an answer."""
+
+    tool_choice: ToolChoice | None = None
+    output_schema: Mapping[str, Any] | None = None
+
+    def __bool__(self) -> bool:
+        return self.tool_choice is not None or self.output_schema is not None
+
+    def tell(self, p: Pass) -> None:
+        """Tells a run that has not begun. Raises `InvalidParams` for a tool that the agent does not have."""
+        if self.tool_choice is not None:
+            name = self.tool_choice.name
+            if name is not None and name not in p.tools:
+                known = ", ".join(sorted(p.tools)) or "none"
+                raise InvalidParams(f"The agent has no tool {name!r}; it has: {known}.", field="toolChoice")
+            p.run.tool_choice(self.tool_choice)
+        if self.output_schema is not None:
+            p.run.output_schema(self.output_schema, taken=p.tools)
+
+    def refuse_for(self, p: Pass) -> None:
+        """Raises `InvalidParams` if there is any: an unfinished run goes on under what it began with."""
+        if self:
+            field = "toolChoice" if self.output_schema is None else "outputSchema"
+            raise InvalidParams(
+                f"The run {p.run_id!r} goes on under what it began with; only a new run takes {field}.", field=field
+            )
+
+
+NO_WISHES = Wishes()
 
 
 def prompt(

@@ -13,7 +13,7 @@ from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
 from sojourn.core.agent import Cause, Origin
 from sojourn.core.errors import Cancelled, MaxTurns, ModelError, RunFailed, SojournError
-from sojourn.core.messages import Part, TextPart, ToolCallPart, Usage
+from sojourn.core.messages import Part, TextPart, ToolCallPart, ToolChoice, Usage
 from sojourn.core.run import (
     CallModel,
     CallTools,
@@ -128,7 +128,7 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
     usage = priced(answer.usage, p.model.spec.price)
     ledger.event(agent, _stats(p, answer, usage, timing), run=record)
     ending.add_usage(agent, usage)
-    names = tuple(p.tools)
+    choice = choice_of(p)
     try:
         step = _feed(
             p,
@@ -141,8 +141,8 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
                 model=answer.model or p.model_name,
                 response_id=answer.response_id,
                 request_id=answer.request_id,
-                executable_tools=names,
-                allowed_tools=names,
+                executable_tools=tuple(p.tools),
+                allowed_tools=_allowed(p, choice),
             ),
         )
     except (RunFailed, ModelError) as error:
@@ -164,7 +164,7 @@ def _feed(p: Pass, model_turn: ModelTurn) -> CallTools | Done | None:
     outcome = p.run.model_response(model_turn)
     while isinstance(outcome, NeedsResolution):
         context = outcome.context
-        known = ", ".join(context.available_tools) or "none"
+        known = ", ".join(context.allowed_tools) or "none"
         feedback = (
             f"There is no valid call here: {context.reason} ({context.tool_name!r}). Tools you can call: {known}."
         )
@@ -172,9 +172,25 @@ def _feed(p: Pass, model_turn: ModelTurn) -> CallTools | Done | None:
     if p.run.state == "preparing":
         return None
     step = p.run.next_step()
-    if not isinstance(step, CallTools | Done):
+    if isinstance(step, CallModel):  # the output was not valid: the turn that asks again begins like any other
+        p.run.withdraw_call()
         return None
     return step
+
+
+def choice_of(p: Pass) -> ToolChoice | None:
+    """The tool choice of the next turn. One that makes the model call holds until it has, or it could never answer."""
+    choice = p.run.choice
+    if choice is None or choice.mode in ("auto", "none"):
+        return choice
+    called = any(message.role == "assistant" and message.calls for message in p.run.messages)
+    return None if called else choice
+
+
+def _allowed(p: Pass, choice: ToolChoice | None) -> tuple[str, ...]:
+    if choice is None or choice.mode in ("auto", "required"):
+        return tuple(p.tools)
+    return () if choice.name is None else (choice.name,)
 
 
 def show(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, started: str | None) -> bool:

@@ -194,7 +194,10 @@ class ModelCall(Value):
 
 
 class RunOutcome(Value):
-    """What a pass came to: the answer to `agent/prompt`, `agent/resume` and `agent/wait`."""
+    """What a pass came to: the answer to `agent/prompt`, `agent/resume` and `agent/wait`.
+
+    `bestEffort`: an output schema was asked for, and `output` is not valid for it, nor was there a try left.
+    """
 
     agent_id: str
     run_id: str
@@ -207,6 +210,7 @@ class RunOutcome(Value):
     approvals: tuple[Approval, ...] = ()
     usage: Usage = Field(default_factory=Usage)
     error: ErrorInfo | None = None
+    best_effort: Literal[True] | None = None
     first_seq: int
     last_seq: int
 

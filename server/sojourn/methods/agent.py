@@ -24,11 +24,13 @@ from ._fields import (
     Cursor,
     Id,
     InputMessage,
+    JsonSchema,
     Labels,
     Limit,
     PromptContent,
     RunDocument,
     Seq,
+    ToolChoiceInput,
 )
 from ._table import Mutating, Params, Result, Session, method
 from ._wire import EventParams
@@ -101,20 +103,32 @@ class DeleteParams(Mutating):
 
 
 class PromptParams(Mutating):
-    """`wait: false` answers as soon as the prompt is committed."""
+    """`wait: false` answers as soon as the prompt is committed.
+
+    `outputSchema`: the outcome's `output` is JSON that is valid for it, or the outcome has `bestEffort`. `toolChoice`
+    `required`, or a tool's name, holds until the model has made a call; `auto` and `none` for the whole run. A prompt
+    with either of them is not queued: it needs a run of its own.
+    """
 
     agent_id: AgentId
     content: PromptContent
     if_busy: Literal["reject", "queue"] = "reject"
     on_approval: OnApproval | None = None
+    tool_choice: ToolChoiceInput | None = None
+    output_schema: JsonSchema | None = None
     wait: StrictBool = True
 
 
 class ResumeParams(Mutating):
-    """`run` is a saved run that continues as a new agent with the named agent's config."""
+    """`run` is a saved run that continues as a new agent with the named agent's config.
+
+    `toolChoice` and `outputSchema` are for a run that begins here; an unfinished or a saved one keeps its own.
+    """
 
     agent_id: AgentId
     run: RunDocument | None = None
+    tool_choice: ToolChoiceInput | None = None
+    output_schema: JsonSchema | None = None
     wait: StrictBool = True
 
 
@@ -311,6 +325,8 @@ async def prompt(session: Session, params: PromptParams) -> Any:
         params.content,
         if_busy=params.if_busy,
         on_approval=params.on_approval,
+        tool_choice=params.tool_choice,
+        output_schema=params.output_schema,
         wait=params.wait,
         session=session,
     )
@@ -320,7 +336,13 @@ async def prompt(session: Session, params: PromptParams) -> Any:
 async def resume(session: Session, params: ResumeParams) -> Any:
     """Carries on from where the conversation stands, with no new text; nothing to do is `nothingToResume`."""
     return await session.hub.resume(
-        session.caller(params, "agent/resume"), params.agent_id, run=params.run, wait=params.wait, session=session
+        session.caller(params, "agent/resume"),
+        params.agent_id,
+        run=params.run,
+        tool_choice=params.tool_choice,
+        output_schema=params.output_schema,
+        wait=params.wait,
+        session=session,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from ._estimate import estimate_tokens
 from ._http import Wire
 from ._read import Reader, read_answer
+from ._request import with_output
 from ._wire_errors import Peer
 from .base import ModelEvent, ModelRequest, ModelSpec
 from .retry import RetryPolicy, stream_with_retries
@@ -44,8 +45,19 @@ class HttpModel:
         """A reader for one answer to `request`."""
         raise NotImplementedError
 
+    def takes_output(self, request: ModelRequest) -> bool:
+        """Whether the API itself holds the model to `request.output_schema`."""
+        return True
+
+    def prepared(self, request: ModelRequest) -> ModelRequest:
+        """The request as this API takes it: output by a schema in its own form, else through a tool."""
+        wanted = self.spec.structured_output
+        native = self.takes_output(request) if wanted is None else wanted == "native"
+        return with_output(request, native=native)
+
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `Model.stream`."""
+        request = self.prepared(request)
         body = self.body(request)
         deadline = self._wire.deadline()
         tries = stream_with_retries(

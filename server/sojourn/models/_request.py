@@ -4,17 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from sojourn.core.history import wire_name
-from sojourn.core.messages import ToolSpec
+from sojourn.core.messages import ToolChoice, ToolSpec
+
+from .base import ModelRequest
 
 OUTPUT_NAME = "final_result"
 """The name of a structured output's schema, where an API wants one."""
 _MAX_TOKENS = frozenset(("max_tokens", "max_completion_tokens", "max_output_tokens"))
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+
+
+def with_output(request: ModelRequest, *, native: bool) -> ModelRequest:
+    """The request without `output_schema` where its API has no form for that: a tool takes the output instead.
+
+    What is no object no tool can take: then the model is told the schema in words.
+    """
+    schema, name = request.output_schema, request.output_tool
+    if schema is None or name is None or native:
+        return request
+    if schema.get("type") != "object":
+        told = f"Answer with JSON and nothing else, valid for this JSON Schema: {orjson.dumps(schema).decode()}"
+        return replace(request, system=f"{request.system}\n\n{told}" if request.system else told, output_schema=None)
+    choice = request.tool_choice
+    others = () if choice is not None and choice.mode == "none" else request.tools
+    tool = ToolSpec(name=name, description="Gives the final answer: its arguments are it.", input_schema=dict(schema))
+    if not others:
+        choice = ToolChoice(mode="tool", name=name)
+    return replace(request, tools=(*others, tool), tool_choice=choice, output_schema=None)
 
 
 def advertised(tools: tuple[ToolSpec, ...]) -> dict[str, str]:

@@ -6,6 +6,8 @@ tools. The end of the prompt is marked for caching, so that the next turn pays f
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +29,8 @@ URL = "https://api.anthropic.com"
 VERSION = "2023-06-01"
 MAX_TOKENS = 8192
 """The API demands a limit; `sampling.maxTokens` or `extra.max_tokens` set another."""
+_FREE = re.compile(r"claude-([123]|instant|(sonnet|opus)-4(-0|-20|$))")
+"""Models that cannot be held to a schema; a tool takes their output."""
 _CACHED = {"type": "ephemeral"}
 _RENAMED = {"stop": "stop_sequences"}
 
@@ -60,7 +64,13 @@ class Anthropic(HttpModel):
         if request.output_schema is not None:
             body["output_config"] = {"format": {"type": "json_schema", "schema": dict(request.output_schema)}}
         body |= sampling_fields(request.sampling, _RENAMED)
+        if _thinks(body) or _thinks(self.spec.extra):
+            body |= _unforced(body)
         return encode_body(body, self.spec.extra)
+
+    def takes_output(self, request: ModelRequest) -> bool:
+        """See `HttpModel.takes_output`."""
+        return self._history.provider == "anthropic" and not _FREE.match(self.spec.model)
 
     def reader(self, request: ModelRequest, peer: Peer) -> AnthropicReader:
         """See `HttpModel.reader`."""
@@ -84,6 +94,17 @@ def _tools(request: ModelRequest) -> dict[str, Any]:
     tools[-1]["cache_control"] = _CACHED
     choice = request.tool_choice
     return {"tools": tools} if choice is None else {"tools": tools, "tool_choice": _choice(choice)}
+
+
+def _thinks(fields: Mapping[str, Any]) -> bool:
+    thinking = fields.get("thinking")
+    return isinstance(thinking, Mapping) and thinking.get("type") not in (None, "disabled")
+
+
+def _unforced(body: dict[str, Any]) -> dict[str, Any]:
+    """A model that thinks cannot be made to call a tool: the API refuses such a request."""
+    forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
+    return {"tool_choice": {"type": "auto"}} if forced else {}
 
 
 def _choice(choice: ToolChoice) -> dict[str, str]:

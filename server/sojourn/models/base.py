@@ -35,6 +35,8 @@ class ModelSpec:
     script: str | None = None
     dialect: str | None = None
     price: Price | None = None
+    structured_output: Literal["native", "tool"] | None = None
+    """How output by a schema is asked for; None = as is known of the API and the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class ModelRequest:
     tool_choice: ToolChoice | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
+    output_tool: str | None = None
+    """The tool that takes the output where the API has no form of its own for it; None = there is to be none."""
     turn: int = 1
 
 

@@ -28,6 +28,8 @@ def described(spec: ModelSpec) -> dict[str, Any]:
         shown |= _carried(spec)
     if spec.context_window is not None:
         shown["contextWindow"] = spec.context_window
+    if spec.structured_output == "tool" and "structuredOutput" in shown:
+        shown["structuredOutput"] = "none"
     return {**shown, "prices": spec.price is not None}
 
 

@@ -33,6 +33,11 @@ class OpenAIChat(HttpModel):
         """See `HttpModel.body`."""
         return chat_body(request, self.spec, self._dialect)
 
+    def takes_output(self, request: ModelRequest) -> bool:
+        """See `HttpModel.takes_output`."""
+        dialect = self._dialect
+        return dialect.output == "json_schema" and (not request.tools or dialect.output_beside_tools)
+
     def reader(self, request: ModelRequest, peer: Peer) -> ChatReader:
         """See `HttpModel.reader`."""
         return ChatReader(AnswerBuilder(self._provider, advertised(request.tools)), peer)
