@@ -103,8 +103,8 @@ class ModelConfig(_Section):
     extra: dict[str, Any] = Field(default_factory=dict)
     script: str | None = None
     dialect: str | None = None
-    price: PriceConfig | None = None
     structured_output: Literal["native", "tool"] | None = None
+    price: PriceConfig | None = None
 
     @field_validator("headers")
     @classmethod
