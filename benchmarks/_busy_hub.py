@@ -12,7 +12,7 @@ from typing import Any
 from sojourn.agents.hub import Hub
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.messages import TextPart, ToolCallPart, ToolSpec, Usage
-from sojourn.models.base import ModelAnswer, ModelDelta, ModelEvent, ModelRequest, ModelSpec
+from sojourn.models.base import NEUTRAL, ModelAnswer, ModelDelta, ModelEvent, ModelRequest, ModelSpec
 from sojourn.store.base import Store
 from sojourn.store.sqlite import SqliteStore
 from sojourn.tools.base import ToolContext, ToolInfo, ToolOutput
@@ -31,6 +31,8 @@ class Said:
         else:
             yield ModelDelta(0, "text", "done")
             yield ModelAnswer((TextPart(text="done"),), "stop", Usage(input_tokens=10, output_tokens=5), model="said-1")
+
+    gauge = NEUTRAL
 
     def estimate_tokens(self, request: ModelRequest) -> int:
         return 0

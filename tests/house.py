@@ -19,7 +19,7 @@ from sojourn.agents.runtime import HubLimits
 from sojourn.core.agent import AgentConfig, Caller, RunOutcome
 from sojourn.core.errors import ClientRefused
 from sojourn.core.messages import Part, TextPart, ToolCallPart, ToolSpec, Usage
-from sojourn.models.base import ModelAnswer, ModelDelta, ModelEvent, ModelRequest, ModelSpec
+from sojourn.models.base import NEUTRAL, ModelAnswer, ModelDelta, ModelEvent, ModelRequest, ModelSpec
 from sojourn.store.base import Store
 from sojourn.store.memory import MemoryStore
 from sojourn.store.sqlite import SqliteStore
@@ -66,6 +66,8 @@ class SaidModel:
                     yield ModelDelta(place, "text", word if word is part.text else word + " ")
                     await asyncio.sleep(0)
         yield answer
+
+    gauge = NEUTRAL
 
     def estimate_tokens(self, request: ModelRequest) -> int:
         """Not what is tested here."""

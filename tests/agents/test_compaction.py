@@ -14,7 +14,7 @@ from house import House, ToldTool, call, house, pending_tool
 from strict_checkers import check_anthropic, check_openai_chat, check_openai_responses
 
 from sojourn.agents.compaction import INSTRUCTIONS, make_plan
-from sojourn.agents.runtime import HubLimits, estimate_tokens
+from sojourn.agents.runtime import HubLimits, weigh
 from sojourn.core.agent import AgentConfig, Caller, Limits
 from sojourn.core.errors import AgentBusy, ModelError
 from sojourn.core.history import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, project, since_summary
@@ -471,6 +471,58 @@ async def test_what_happens_meanwhile_wins() -> None:
         assert (await h.state())["usage"]["outputTokens"] == 15
 
 
+async def test_a_stop_ends_it_at_once_and_the_agent_takes_its_next_prompt() -> None:
+    asked = asyncio.Event()
+
+    async def never() -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    def brain(request: ModelRequest) -> Any:
+        return never() if request.system == INSTRUCTIONS else said("yes")
+
+    async with small_house(brain) as h:
+        await h.agent()
+        await h.prompt("one")
+        waiting = asyncio.create_task(h.hub.compact(Caller(), "a"))
+        async with asyncio.timeout(5):
+            await asked.wait()
+            with pytest.raises(AgentBusy, match="summed up already"):
+                await h.hub.compact(Caller(), "a")
+        async with asyncio.timeout(1):
+            assert await h.hub.stop(Caller(), "a") == {"stopped": True}
+        assert h.client.types()[-2:] == ["messageReset", "warning"]
+        with pytest.raises(ModelError, match="stopped") as refused:
+            await waiting
+        assert refused.value.data["reason"] == "stopped"
+        assert (await h.prompt("two")).output == "yes"
+        assert await h.hub.stop(Caller(), "a") == {"stopped": False}
+        assert all(m["role"] != "summary" for m in await h.messages())
+
+
+async def test_a_client_that_leaves_ends_it_too() -> None:
+    asked = asyncio.Event()
+
+    async def never() -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    def brain(request: ModelRequest) -> Any:
+        return never() if request.system == INSTRUCTIONS else said("yes")
+
+    async with small_house(brain) as h:
+        await h.agent()
+        await h.prompt("one")
+        waiting = asyncio.create_task(h.hub.compact(Caller(), "a"))
+        async with asyncio.timeout(5):
+            await asked.wait()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert not h.hub.rt.compacting
+        assert h.client.types()[-1] == "warning"
+
+
 async def test_a_failure_is_the_answer() -> None:
     def brain(request: ModelRequest) -> Any:
         if request.system == INSTRUCTIONS:
@@ -521,7 +573,7 @@ def test_images_that_are_not_answered_yet_are_shown_again() -> None:
     plan = make_plan(messages, WINDOW, kept=0, most=0)
     assert plan is not None
     assert [m.message_id for m in plan.restated] == ["msg-3"]
-    assert estimate_tokens(messages[2], b"") > 100
+    assert weigh(messages[2], b"").tokens() > 100
 
 
 async def test_limits_of_cost_pause_by_name() -> None:

@@ -221,7 +221,7 @@ FINISHES = [
     ("model_context_window_exceeded", True, "length", 1),
     ("refusal", True, "contentFilter", 1),
     ("refusal", False, "refusal", 0),
-    ("pause_turn", False, "other", 0),
+    ("pause_turn", True, "toolCalls", 1),
     ("tool_use", False, "stop", 0),
     ("something_new", False, "other", 0),
 ]
@@ -233,7 +233,49 @@ async def test_a_stop_reason_is_what_the_answer_is(said: str, with_call: bool, m
     heard = await heard_of(stream(START, *text_block(0, "a"), *call, *end(said)))
     assert heard.answer.finish_reason == meant
     assert len(calls_of(heard)) == kept
-    assert ("turnPaused" in [notice.code for notice in heard.notices]) == (said == "pause_turn")
+    assert not heard.notices
+
+
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "tea"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"url": "https://x", "e": "b64"}]}
+PAUSED = (START, *text_block(0, "I look."), *block(1, SEARCH), *end("pause_turn"))
+REST = (START, *block(0, FOUND), *text_block(1, "Tea ", "is a leaf."), *end("end_turn"))
+
+
+async def test_a_pause_is_no_end_what_was_said_goes_back_and_the_answer_goes_on() -> None:
+    async with loopback(stream(*PAUSED), stream(*REST)) as server:
+        model = Anthropic(spec_for(server, backend="anthropic"), policy=ONCE)
+        heard = await listen(model, asked(user("What is tea?")))
+        await model.aclose()
+        second = server.requests[1].json
+    assert second["messages"][-1] == {"role": "assistant", "content": [{"type": "text", "text": "I look."}, SEARCH]}
+    assert second["messages"][0]["role"] == "user"
+    assert texts(heard.answer.content) == ["text", "other", "other", "text"]
+    assert heard.told == {(0, "text"): "I look.", (3, "text"): "Tea is a leaf."}
+    assert (heard.answer.finish_reason, heard.answer.paused) == ("stop", False)
+    assert heard.answer.usage == Usage(input_tokens=34, output_tokens=14, cached_input_tokens=10)
+
+
+async def test_what_was_said_before_a_pause_outlives_a_failure_after_it() -> None:
+    answers = stream(*PAUSED), stream(*REST[:4]), stream(*REST)
+    async with loopback(*answers) as server:
+        model = Anthropic(spec_for(server, backend="anthropic"), policy=PATIENT)
+        heard = await listen(model, asked(user("What is tea?")))
+        await model.aclose()
+        assert len(server.requests) == 3
+        assert server.requests[2].body == server.requests[1].body
+    assert heard.resets == ["retry"]
+    assert heard.told == {(0, "text"): "I look.", (3, "text"): "Tea is a leaf."}
+
+
+async def test_a_model_that_only_pauses_comes_to_an_end() -> None:
+    async with loopback(stream(*PAUSED)) as server:
+        model = Anthropic(spec_for(server, backend="anthropic"), policy=ONCE)
+        heard = await listen(model, asked(user("go")))
+        await model.aclose()
+        assert len(server.requests) == 17
+    assert [notice.code for notice in heard.notices] == ["turnPaused"]
+    assert (heard.answer.finish_reason, heard.answer.paused) == ("other", True)
 
 
 async def test_what_is_unknown_is_passed_over() -> None:

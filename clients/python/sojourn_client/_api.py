@@ -231,7 +231,7 @@ class AgentMethods(Namespace):
         return result
 
     async def stop(self, *, agent_id: str, request_id: str | Unset | None = UNSET) -> Stopped:
-        """Stops the active run, its tools and its children; answers when it has stopped."""
+        """Stops the active run, its tools and its children, or an `agent/compact`; answers when it has stopped."""
         result: Stopped = await self._call("agent/stop", {"agentId": agent_id, "requestId": request_id})
         return result
 

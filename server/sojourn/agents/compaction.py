@@ -7,8 +7,9 @@ are still owed, and messages that are still to be answered, are restated in it w
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ from sojourn.core.messages import (
     text_of,
     user,
 )
-from sojourn.models.base import Model, ModelAnswer, ModelDelta, ModelEvent, ModelRequest, ModelReset
+from sojourn.models.base import NEUTRAL, Gauge, Model, ModelAnswer, ModelDelta, ModelEvent, ModelRequest, ModelReset
 from sojourn.models.prices import priced
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, RequestRecord, RunRecord
@@ -40,7 +41,7 @@ from sojourn.store.records import AgentRecord, RequestRecord, RunRecord
 from .ending import add_usage, pending_of
 from .ledger import Ledger, message_json
 from .passes import Compact, Pass, parse_config
-from .runtime import Runtime, estimate_tokens
+from .runtime import Runtime, Stopping, weigh, weight_of
 
 BYTES_PER_TOKEN = 4
 UNKNOWN_WINDOW = 32_000
@@ -48,6 +49,8 @@ UNKNOWN_WINDOW = 32_000
 KEPT, KEPT_AT_MOST = 0.25, 0.5
 """Which part of the window the newest rounds may fill and stay as they are: so much if rounds can be left out, else."""
 MOST_OUTPUT = 4_096
+STOP_S = 0.8
+"""How long a stop waits for the model's connection to be closed."""
 HALVINGS = 4
 """How often the pieces are halved when the model says that one is too long for it."""
 INSTRUCTIONS = """\
@@ -87,10 +90,14 @@ class Asked:
 def used_tokens(p: Pass) -> int:
     """About how many tokens the next request takes: by its length, or more if the provider counted more so far."""
     seen = p.conversation
-    guessed = seen.tokens + len(p.config.system_prompt or "") // BYTES_PER_TOKEN + 60 * len(p.tools)
-    if seen.counted <= seen.counted_at:
+    gauge = p.model.gauge
+    now, then = seen.weight.tokens(gauge), seen.counted_weight.tokens(gauge)
+    guessed = now + int(len(p.config.system_prompt or "") / gauge.bytes_per_token)
+    if p.tools:
+        guessed += gauge.tools + 60 * len(p.tools)
+    if seen.counted <= then:
         return guessed
-    since = (seen.tokens - seen.counted_at) * seen.counted // max(1, seen.counted_at)
+    since = (now - then) * seen.counted // max(1, then)
     return max(guessed, seen.counted + since)
 
 
@@ -110,7 +117,8 @@ def plan_for(p: Pass) -> Plan:
 
 
 def _plan(p: Pass, window: int) -> Plan | None:
-    return make_plan(p.conversation.messages, window, kept=int(window * KEPT), most=int(window * KEPT_AT_MOST))
+    kept, most = int(window * KEPT), int(window * KEPT_AT_MOST)
+    return make_plan(p.conversation.messages, window, kept=kept, most=most, gauge=p.model.gauge)
 
 
 def begin(ledger: Ledger, p: Pass) -> Compact:
@@ -134,7 +142,7 @@ def _begin_message(ledger: Ledger, agent: AgentRecord, run: RunRecord | None) ->
 # -- what -------------------------------------------------------------------------------------------------------------
 
 
-def make_plan(messages: Sequence[Message], window: int, *, kept: int, most: int) -> Plan | None:
+def make_plan(messages: Sequence[Message], window: int, *, kept: int, most: int, gauge: Gauge = NEUTRAL) -> Plan | None:
     """Where a conversation is cut; None when nothing can be summed up.
 
     The newest rounds that take at most `kept` tokens stay as they are, or the newest one when it takes at most `most`;
@@ -144,7 +152,7 @@ def make_plan(messages: Sequence[Message], window: int, *, kept: int, most: int)
     cuts = list(_cuts(seen))
     if not cuts:
         return None
-    sizes = [estimate_tokens(message, message_json(message)) for message in seen]
+    sizes = [weigh(message, message_json(message)).tokens(gauge) for message in seen]
     fitting = [cut for cut in cuts if 0 < sum(sizes[cut:]) <= kept]
     newest = [cut for cut in cuts if 0 < sum(sizes[cut:]) <= most][-1:]
     cut = (fitting or newest or cuts[-1:])[0]
@@ -369,17 +377,25 @@ async def compact(rt: Runtime, caller: Caller, agent_id: str) -> Any:
     await rt.store.read(lambda tx: _refuse_busy(agent, tx.get(RunRecord, agent.active_run_id or "")))
     model = rt.model_of(rt.model_name(rt.config_of(parse_config(agent.config))))
     conversation = await rt.conversations.load(rt.store, agent)
-    before, seen = conversation.tokens, (agent.conversation, agent.message_count)
+    before, seen = conversation.weight.tokens(model.gauge), (agent.conversation, agent.message_count)
     plan = make_plan(conversation.messages, model.spec.context_window or UNKNOWN_WINDOW, kept=0, most=0)
     if plan is None:
         return {"tokensBefore": before, "tokensAfter": before}
-    message_id = await rt.write("tell", lambda ledger: _begin_message(ledger, ledger.agent(agent_id), None))
+    if agent_id in rt.compacting:
+        raise AgentBusy(f"The conversation of {agent_id!r} is being summed up already.")
+    stopping = rt.compacting[agent_id] = Stopping()
+    message_id = ""
     asked = Asked(plan, error=ModelError("It was cancelled."))
     try:
-        asked = await ask(model, plan, _teller(rt, agent_id, message_id))
+        message_id = await rt.write("tell", lambda ledger: _begin_message(ledger, ledger.agent(agent_id), None))
+        asked = await _ask_or_stop(ask(model, plan, _teller(rt, agent_id, message_id)), stopping, plan)
     finally:
-        if asked.error is not None:
-            await rt.write("tell", lambda ledger: _failed(ledger, agent_id, model, message_id, asked, before))
+        try:
+            if asked.error is not None and message_id:
+                await rt.write("tell", lambda ledger: _failed(ledger, agent_id, model, message_id, asked, before))
+        finally:
+            del rt.compacting[agent_id]
+            stopping.over.set()
     if asked.error is not None:
         raise asked.error
 
@@ -394,13 +410,36 @@ async def compact(rt: Runtime, caller: Caller, agent_id: str) -> Any:
         message = summary(ledger.tx, now, message_id, asked, at=ledger.now)
         body = ledger.append_message(now, message)
         ledger.show_message(now, message, body, run=None, started=True)
-        after = sum(estimate_tokens(one, message_json(one)) for one in since_summary([*conversation.messages, message]))
+        after = weight_of(since_summary([*conversation.messages, message])).tokens(model.gauge)
         tell(ledger, now, message_id, asked, before, after, run=None)
         return {"messageId": message_id, "tokensBefore": before, "tokensAfter": after}
 
     answer = await rt.answer_once(caller, "compact", change)
     rt.conversations.forget(conversation.id)
     return answer
+
+
+async def stop(rt: Runtime, agent_id: str) -> bool:
+    """Ends the `agent/compact` of an agent if one is under way; whether there was one. Returns when it has ended."""
+    stopping = rt.compacting.get(agent_id)
+    if stopping is None:
+        return False
+    stopping.asked.set()
+    await stopping.over.wait()
+    return True
+
+
+async def _ask_or_stop(asking: Coroutine[Any, Any, Asked], stopping: Stopping, plan: Plan) -> Asked:
+    summing, stop_asked = asyncio.create_task(asking), asyncio.create_task(stopping.asked.wait())
+    try:
+        await asyncio.wait({summing, stop_asked}, return_when=asyncio.FIRST_COMPLETED)
+        if summing.done():
+            return summing.result()
+        return Asked(plan, error=ModelError("It was stopped.", reason="stopped", retryable=False))
+    finally:
+        stop_asked.cancel()
+        summing.cancel()
+        await asyncio.wait({summing, stop_asked}, timeout=STOP_S)
 
 
 def _was_made(tx: ReadTx, caller: Caller) -> bool:

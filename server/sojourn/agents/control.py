@@ -21,7 +21,7 @@ from sojourn.core.run import AgentRun
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, InboxRecord, RunRecord
 
-from . import children, clock, ending, handstep, loop, opening, rounds, stepping
+from . import children, clock, compaction, ending, handstep, loop, opening, rounds, stepping
 from .inbox import put
 from .ledger import Ledger, message_json
 from .passes import Moved, Over, Pass, Todo, Wait, new_pass, parse_config, read_run, restore
@@ -230,6 +230,7 @@ class Control:
         family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
         below = [one for one in family if await self._stop_one(one)]
         stopped = await self._stop_one(agent_id)
+        stopped = await compaction.stop(self._rt, agent_id) or stopped
         await self._rt.jobs.agents_stopped((agent_id, *family))
         answer: dict[str, Any] = {"stopped": stopped or bool(below)}
         return answer if run_id is None else {**answer, "runId": run_id}

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ from sojourn.core.errors import AgentNotFound, InvalidParams, RequestIdReused, U
 from sojourn.core.history import since_summary
 from sojourn.core.messages import MESSAGE, Message
 from sojourn.core.values import Value
-from sojourn.models.base import Model
+from sojourn.models.base import NEUTRAL, Gauge, Model
 from sojourn.store.base import ReadTx, Store, Tx
 from sojourn.store.records import AgentRecord, MessageRecord, RequestRecord
 
@@ -54,20 +55,51 @@ class HubLimits:
     compact_at: float = 0.8
 
 
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What messages weigh, whichever model reads them: bytes of their JSON, of these reasoning, and images."""
+
+    size: int = 0
+    reasoning: int = 0
+    images: int = 0
+
+    def __add__(self, other: Weight) -> Weight:
+        return Weight(self.size + other.size, self.reasoning + other.reasoning, self.images + other.images)
+
+    def tokens(self, gauge: Gauge = NEUTRAL) -> int:
+        """About how many tokens that is for a model that counts like this."""
+        size = self.size if gauge.reasoning else self.size - self.reasoning
+        return int(size / gauge.bytes_per_token) + self.images * gauge.image
+
+
+def weigh(message: Message, body: bytes) -> Weight:
+    """What a message weighs that is stored as `body`. The data of images is not text."""
+    size, reasoning, images = len(body), 0, 0
+    for part in message.content:
+        if part.type == "image":
+            size, images = size - len(part.data or ""), images + 1
+        elif part.type == "reasoning":
+            reasoning += len(part.json_bytes())
+    return Weight(max(4, size), reasoning, images)
+
+
+NOTHING = Weight()
+
+
 @dataclass(slots=True)
 class Conversation:
-    """An agent's messages in memory, and about how many tokens they take."""
+    """An agent's messages in memory, and about how much room they take."""
 
     id: str
     messages: list[Message] = field(default_factory=list)
-    tokens: int = 0
+    weight: Weight = NOTHING
     call_ids: set[str] = field(default_factory=set)
     open_calls: set[str] = field(default_factory=set)
     """The calls that no result message follows."""
     counted: int = 0
     """How many tokens the provider counted, up to and with its last answer; 0 when it did not say."""
-    counted_at: int = 0
-    """What `tokens` was then."""
+    counted_weight: Weight = NOTHING
+    """What `weight` was then."""
 
     def add(self, message: Message, body: bytes) -> None:
         """Appends a message that was just stored as `body`."""
@@ -80,17 +112,19 @@ class Conversation:
             self.open_calls.discard(message.call_id)
         elif message.role == "summary":
             self.counted = 0
-            self.tokens = sum(estimate_tokens(seen, message_json(seen)) for seen in since_summary(self.messages))
+            self.weight = weight_of(since_summary(self.messages))
             return
-        self.tokens += estimate_tokens(message, body)
+        self.weight += weigh(message, body)
         if message.role == "assistant" and message.usage is not None:
-            self.counted, self.counted_at = message.usage.input_tokens + message.usage.output_tokens, self.tokens
+            self.counted, self.counted_weight = message.usage.input_tokens + message.usage.output_tokens, self.weight
 
 
-def estimate_tokens(message: Message, body: bytes) -> int:
-    """About how many tokens a message takes: a quarter of its JSON, an image a constant."""
-    images = sum(len(part.data or "") for part in message.content if part.type == "image")
-    return max(1, (len(body) - images) // 4) + (1_000 if images else 0)
+def weight_of(messages: Iterable[Message]) -> Weight:
+    """What all of these messages weigh."""
+    total = NOTHING
+    for message in messages:
+        total += weigh(message, message_json(message))
+    return total
 
 
 class Conversations:
@@ -164,6 +198,14 @@ class Repeated:
 
 
 @dataclass(slots=True)
+class Stopping:
+    """How something that is no pass is ended: who wants it ended sets `asked`, and it sets `over` at its end."""
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
 class Runtime:
     """What all of an agent's work shares."""
 
@@ -180,6 +222,8 @@ class Runtime:
     conversations: Conversations = field(default_factory=Conversations)
     agents: KnownAgents = field(default_factory=KnownAgents)
     live: dict[str, Pass] = field(default_factory=dict)
+    compacting: dict[str, Stopping] = field(default_factory=dict)
+    """The agents whose conversations are being summed up because a client asked for it."""
 
     async def write(self, name: str, change: Callable[[Ledger], T]) -> T:
         """Commits the transition `name`. What it published has been handed on when this returns."""

@@ -358,7 +358,7 @@ async def compact(session: Session, params: CompactParams) -> Any:
 
 @method("agent/stop", params=StopParams, result=Stopped)
 async def stop(session: Session, params: StopParams) -> Any:
-    """Stops the active run, its tools and its children; answers when it has stopped."""
+    """Stops the active run, its tools and its children, or an `agent/compact`; answers when it has stopped."""
     return await session.hub.stop(session.caller(params, "agent/stop"), params.agent_id)
 
 

@@ -15,7 +15,7 @@ from sojourn.core.values import Json, clean
 from ._assemble import AnswerBuilder, CallSlot, TextSlot, parse_arguments, parse_json
 from ._chat_reader import count
 from ._wire_errors import Peer, error_in, stream_error
-from .base import ModelAnswer, ModelDelta, ModelEvent, ModelNotice
+from .base import ModelAnswer, ModelDelta, ModelEvent
 
 _FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
@@ -87,9 +87,6 @@ class AnthropicReader:
         for index in self._blocks:
             self._end(index)
         events: list[ModelEvent] = list(self._builder.flush())
-        if self._stop == "pause_turn":
-            text = f"The model {self._peer.name!r} paused its own tools' work; prompt or resume it to go on."
-            events.append(ModelNotice("turnPaused", text))
         events.append(
             ModelAnswer(
                 content=self._builder.content(),
@@ -98,6 +95,7 @@ class AnthropicReader:
                 model=self._model,
                 response_id=self._id,
                 request_id=request_id,
+                paused=self._stop == "pause_turn" and not self._builder.calls,
             )
         )
         return events

@@ -14,9 +14,14 @@ from sojourn.core.errors import InvalidParams
 from sojourn.core.history import DEEPSEEK, MISTRAL, OPENAI_CHAT, Dialect
 
 from ._addresses import base_url_of
-from .base import ModelSpec
+from .base import Gauge, ModelSpec
 
 OPENAI_URL = "https://api.openai.com/v1"
+
+
+_CLOSED = Gauge(reasoning=False)
+_OPEN = Gauge(bytes_per_token=3.6, reasoning=False)
+"""Open models: their vocabularies are smaller than the large providers' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,8 @@ class ChatDialect:
     output: Literal["json_schema", "json_object", "none"] = "json_schema"
     """The strongest form of structured output that it has."""
     output_beside_tools: bool = True
+    gauge: Gauge = _CLOSED
+    """How it counts. Reasoning counts where it goes back (`Dialect.reasoning_field`)."""
     call_padding: tuple[tuple[str, object], ...] = ()
     """Fields that the first call of a turn must carry when it is not this provider's own."""
 
@@ -51,19 +58,26 @@ CHAT_DIALECTS: dict[str, ChatDialect] = {
             hosts=("api.openai.com", "openai.azure.com"),
             max_tokens="max_completion_tokens",
         ),
-        ChatDialect(name="compatible"),
-        ChatDialect(name="ollama", hosts=("ollama.com", ":11434")),
-        ChatDialect(name="vllm"),
-        ChatDialect(name="llama.cpp", named_choice=False),
-        ChatDialect(name="lmstudio", hosts=(":1234",), named_choice=False),
+        ChatDialect(name="compatible", gauge=_OPEN),
+        ChatDialect(name="ollama", hosts=("ollama.com", ":11434"), gauge=_OPEN),
+        ChatDialect(name="vllm", gauge=_OPEN),
+        ChatDialect(name="llama.cpp", named_choice=False, gauge=_OPEN),
+        ChatDialect(name="lmstudio", hosts=(":1234",), named_choice=False, gauge=_OPEN),
         ChatDialect(name="openrouter", hosts=("openrouter.ai",)),
-        ChatDialect(name="deepseek", history=DEEPSEEK, hosts=("api.deepseek.com",), output="json_object"),
+        ChatDialect(
+            name="deepseek",
+            history=DEEPSEEK,
+            hosts=("api.deepseek.com",),
+            output="json_object",
+            gauge=Gauge(bytes_per_token=3.3, image=10),
+        ),
         ChatDialect(
             name="mistral",
             history=MISTRAL,
             hosts=("api.mistral.ai",),
             stream_usage=False,
             required_choice="any",
+            gauge=Gauge(image=4_096, reasoning=False),
         ),
         ChatDialect(name="groq", hosts=("api.groq.com",), output_beside_tools=False),
         ChatDialect(

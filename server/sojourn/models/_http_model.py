@@ -14,8 +14,8 @@ from ._http import Wire
 from ._read import Reader, read_answer
 from ._request import with_output
 from ._wire_errors import Peer
-from .base import ModelEvent, ModelRequest, ModelSpec
-from .retry import RetryPolicy, stream_with_retries
+from .base import NEUTRAL, Gauge, ModelEvent, ModelRequest, ModelSpec
+from .retry import Attempt, RetryPolicy, stream_with_retries
 
 
 class AnswerReader(Reader, Protocol):
@@ -35,6 +35,7 @@ class HttpModel:
         self._policy = policy or RetryPolicy(max_retries=spec.max_retries)
 
     path: str
+    gauge: Gauge = NEUTRAL
     headers: Mapping[str, str] = {}
 
     def body(self, request: ModelRequest) -> bytes:
@@ -57,11 +58,9 @@ class HttpModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `Model.stream`."""
-        request = self.prepared(request)
-        body = self.body(request)
         deadline = self._wire.deadline()
         tries = stream_with_retries(
-            lambda: self._attempt(request, body, deadline),
+            self._attempts(self.prepared(request), deadline),
             self._policy,
             time_left=lambda: self._wire.time_left(deadline),
         )
@@ -71,11 +70,16 @@ class HttpModel:
 
     def estimate_tokens(self, request: ModelRequest) -> int:
         """See `Model.estimate_tokens`."""
-        return estimate_tokens(request)
+        return estimate_tokens(request, self.gauge)
 
     async def aclose(self) -> None:
         """See `Model.aclose`."""
         await self._wire.aclose()
+
+    def _attempts(self, request: ModelRequest, deadline: float) -> Attempt:
+        """What makes one try of the turn; the request's body is made once for all of them."""
+        body = self.body(request)
+        return lambda: self._attempt(request, body, deadline)
 
     async def _attempt(self, request: ModelRequest, body: bytes, deadline: float) -> AsyncGenerator[ModelEvent, None]:
         wire = self._wire

@@ -13,17 +13,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sojourn.core.history import ANTHROPIC, Dialect, project, wire_name
-from sojourn.core.messages import ToolChoice
+from sojourn.core.messages import AssistantMessage, ToolChoice
 
 from ._addresses import base_url_of
 from ._anthropic_reader import AnthropicReader
 from ._assemble import AnswerBuilder
 from ._http import Auth, Wire
 from ._http_model import HttpModel
+from ._pauses import PausingTurn
 from ._request import advertised, encode_body, sampling_fields
 from ._wire_errors import Peer
-from .base import ModelRequest, ModelSpec
-from .retry import RetryPolicy
+from .base import Gauge, ModelRequest, ModelSpec
+from .retry import Attempt, RetryPolicy
 
 URL = "https://api.anthropic.com"
 VERSION = "2023-06-01"
@@ -39,6 +40,8 @@ class Anthropic(HttpModel):
     """A model behind a messages API."""
 
     path = "/v1/messages"
+    gauge = Gauge(bytes_per_token=3.5, image=1_600, tools=350)
+    """As the provider's pages on tokens, images and tool use have it."""
     headers = {"anthropic-version": VERSION}  # noqa: RUF012 - read only, declared a Mapping
 
     def __init__(self, spec: ModelSpec, *, policy: RetryPolicy | None = None) -> None:
@@ -51,7 +54,10 @@ class Anthropic(HttpModel):
 
     def body(self, request: ModelRequest) -> bytes:
         """See `HttpModel.body`."""
-        seen = project(request.messages, self._history, system=request.system)
+        said = [AssistantMessage(content=request.said)] if request.said else []
+        seen = project([*request.messages, *said], self._history, system=request.system)
+        if said:
+            seen.messages.pop()  # The user's word to go on: a paused model goes on from its own.
         body: dict[str, Any] = {
             "model": self.spec.model,
             "max_tokens": MAX_TOKENS,
@@ -67,6 +73,9 @@ class Anthropic(HttpModel):
         if _thinks(body) or _thinks(self.spec.extra):
             body |= _unforced(body)
         return encode_body(body, self.spec.extra)
+
+    def _attempts(self, request: ModelRequest, deadline: float) -> Attempt:
+        return PausingTurn(request, lambda so_far: self._attempt(so_far, self.body(so_far), deadline)).attempt
 
     def takes_output(self, request: ModelRequest) -> bool:
         """See `HttpModel.takes_output`."""

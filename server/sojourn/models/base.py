@@ -52,6 +52,8 @@ class ModelRequest:
     output_tool: str | None = None
     """The tool that takes the output where the API has no form of its own for it; None = there is to be none."""
     turn: int = 1
+    said: tuple[Part, ...] = ()
+    """What the model has said of its answer already, before it paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +91,35 @@ class ModelAnswer:
     model: str = ""
     response_id: str | None = None
     request_id: str | None = None
+    paused: bool = False
+    """The provider has not ended: sent back what it said so far, it goes on."""
 
 
 ModelEvent = ModelDelta | ModelReset | ModelNotice | ModelAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """How an API counts tokens, about: for an estimate of what a request takes before anybody has counted."""
+
+    bytes_per_token: float = 4
+    """Bytes of UTF-8 text, for English and code; other scripts have more bytes a letter and more tokens, too."""
+    image: int = 1_000
+    """Tokens of an image of usual size."""
+    reasoning: bool = True
+    """Whether reasoning goes back with later requests, and so takes room in them."""
+    tools: int = 0
+    """What any tools at all cost beside their own text."""
+
+
+NEUTRAL = Gauge()
 
 
 class Model(Protocol):
     """A model backend bound to its spec."""
 
     spec: ModelSpec
+    gauge: Gauge
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Deltas, resets and notices, then exactly one `ModelAnswer`. Raises `ModelError`; never ends without either.

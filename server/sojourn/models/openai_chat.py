@@ -26,6 +26,7 @@ class OpenAIChat(HttpModel):
 
     def __init__(self, spec: ModelSpec, *, policy: RetryPolicy | None = None) -> None:
         self._dialect = dialect_of(spec)
+        self.gauge = self._dialect.gauge
         self._provider = self._dialect.history.provider
         super().__init__(spec, Wire(spec, provider=self._provider, base_url=base_url_of(spec, OPENAI_URL)), policy)
 

@@ -42,7 +42,7 @@ from ._assemble import AnswerBuilder
 from ._estimate import BYTES_PER_TOKEN, estimate_tokens
 from ._script import Failure, Reply, ScriptedUsage, When, load_script
 from ._wire_errors import Peer, status_error
-from .base import ModelAnswer, ModelDelta, ModelEvent, ModelRequest, ModelSpec
+from .base import NEUTRAL, ModelAnswer, ModelDelta, ModelEvent, ModelRequest, ModelSpec
 from .retry import RetryPolicy, stream_with_retries
 
 _WORD = re.compile(r"\s*\S+\s*|\s+")
@@ -72,6 +72,8 @@ class ScriptedModel:
         async with aclosing(tries):
             async for event in tries:
                 yield event
+
+    gauge = NEUTRAL
 
     def estimate_tokens(self, request: ModelRequest) -> int:
         """See `Model.estimate_tokens`."""
