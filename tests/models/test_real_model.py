@@ -32,7 +32,7 @@ FAULT = fault_of(SMALL)
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(FAULT is not None, reason=f"the real model: {FAULT}")]
 
 FORMATS = {"openai-chat": "/v1", "openai-responses": "/v1", "anthropic": ""}
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 @dataclass(frozen=True)
