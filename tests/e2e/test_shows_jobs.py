@@ -117,7 +117,8 @@ def test_a_build_outlives_two_kills_of_the_daemon_and_its_agent_answers_once(hou
 @pytest.mark.crash
 def test_a_build_of_ten_seconds_outlives_two_kills_of_the_daemon(house: DaemonProcess) -> None:
     began = time.monotonic()
-    build(house, "sleep 10", house.root / "unused")
+    go = house.root / "go"
+    build(house, f"sleep 10; until test -e {go}; do sleep 0.01; done", go)
     assert time.monotonic() - began >= 10
 
 
@@ -130,11 +131,8 @@ def kill_around_the_end(daemon: DaemonProcess, rng: random.Random, kills: int) -
                 agent(wire, a, **FREE)
                 command = f"echo run >> {daemon.root / a}; sleep {rng.uniform(0, 0.4):.2f}; echo over"
                 wire.send("agent/prompt", {"agentId": a, "content": f"go {command}", "wait": False})
-            try:
-                deadline = time.monotonic() + rng.choice([0.1, 0.5, 0.9]) * rng.random()
-                wire.wait_until(lambda until=deadline: time.monotonic() > until, "the moment", timeout=5)
-            finally:
-                daemon.kill9()
+            time.sleep(rng.choice([0.1, 0.5, 0.9]) * rng.random())  # not to wait for anything: a moment of chance
+            daemon.kill9()
         daemon.start()
         with client(daemon) as wire:
             for a in agents:
