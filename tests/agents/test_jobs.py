@@ -15,7 +15,7 @@ from process_tools import mark, marked, sleeper, until_marked
 
 from sojourn.agents.runtime import HubLimits
 from sojourn.core.agent import Caller
-from sojourn.core.errors import AgentNotFound, JobNotFound
+from sojourn.core.errors import Aborted, AgentNotFound, JobNotFound
 from sojourn.store.base import Tx
 from sojourn.store.records import JobRecord
 from sojourn.tools import jobs as processes
@@ -212,6 +212,53 @@ async def test_a_job_that_cannot_start_is_an_error_of_its_call(tmp_path: Path) -
         await h.agent(**FREE)
         await h.prompt()
         assert (await h.said())[2] == ("toolResult", "This daemon has no place for jobs.")
+
+
+async def test_a_run_that_is_being_stopped_starts_no_job(tmp_path: Path) -> None:
+    refused: list[type[BaseException]] = []
+
+    async def late_starter(_args: dict[str, Any], ctx: ToolContext) -> str:
+        try:
+            await asyncio.sleep(300)
+        except asyncio.CancelledError:
+            try:
+                await ctx.start_job("true")
+            except Aborted as error:
+                refused.append(type(error))
+            raise
+        return "never"
+
+    async with house([call("late")], tools=[ToldTool("late", late_starter)], jobs_dir=tmp_path) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("toolExecStart")
+        await h.hub.stop(Caller(), "a")
+        assert refused == [Aborted]
+        assert await jobs(h) == []
+
+
+async def test_a_job_that_cannot_be_looked_at_now_is_looked_at_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    go = tmp_path / "go"
+    command = f"until test -e {go}; do sleep 0.01; done"
+    async with house(background(command), "", extra_tools=[SHELL], jobs_dir=tmp_path / "jobs") as h:
+        await h.agent(**FREE)
+        await h.prompt()
+        (job,) = await jobs(h)
+        lock = tmp_path / "jobs" / job["jobId"] / "lock"
+        lock.rename(lock.with_name("kept"))
+        lock.mkdir()
+
+        async def is_told() -> bool:
+            return "could not be recorded" in caplog.text
+
+        await until(is_told)
+        lock.rmdir()
+        lock.with_name("kept").rename(lock)
+        go.touch()
+        (job,) = await ended(h)
+        assert (job["outcome"], job["exitCode"]) == ("exited", 0)
 
 
 async def test_the_number_of_jobs_has_a_limit_with_a_name(tmp_path: Path) -> None:

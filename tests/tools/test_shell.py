@@ -189,7 +189,8 @@ async def test_fifty_commands_at_once_leave_nothing_when_their_agent_is_stopped(
         await until_marked(name, 100, within_s=60)
         began = time.monotonic()
         await h.hub.stop(h.client.caller(None, ""), "a")
-        assert time.monotonic() - began < 2.5  # 50 calls on a machine that is busy with their ends
+        took = time.monotonic() - began
+        assert took < 2.5  # 50 calls on a machine that is busy with their ends
         assert (await h.state())["state"] == "idle"
         assert (await h.prompt("and now")).reason == "done"
         await until_marked(name, 0, within_s=30)

@@ -17,7 +17,8 @@ from sojourn.tools import _supervise, jobs
 from sojourn.tools.clip import Clip
 from sojourn.tools.processes import Order, Surroundings, read_ended, words
 
-PROGRAM = [sys.executable, str(_supervise.__file__)]
+BY_NAME = "COVERAGE_RUN" in os.environ  # a program that is started by its path is no module whose lines are counted
+PROGRAM = [sys.executable, *(["-m", "sojourn.tools._supervise"] if BY_NAME else [str(_supervise.__file__)])]
 
 
 def start(*options: str, command: str, **more: object) -> subprocess.Popen[bytes]:
@@ -168,3 +169,30 @@ def test_output_files_that_vanish_or_miss_a_middle_are_skipped(tmp_path: Path) -
     assert jobs.size(tmp_path) == 103
     assert jobs.size(tmp_path / "nowhere") == 0
     assert jobs.clipped(tmp_path, Clip()) == "begin\n[... 95 bytes left out, 103 in all ...]\nend"
+
+
+def test_what_a_full_disk_does_not_take_is_counted_and_missing(tmp_path: Path) -> None:
+    (tmp_path / "out-000000000000000").symlink_to("/dev/full")
+    output = _supervise.Output(str(tmp_path), 8192)
+    output.add(b"x" * 10)
+    output.add(b"kept")
+    output.close()
+    assert output.total == 14
+    assert (tmp_path / "out-000000000000010").read_bytes() == b"kept"
+    nowhere = _supervise.Output(str(tmp_path / "gone"), 8192)
+    nowhere.add(b"y" * 100_000)
+    assert nowhere.total == 100_000
+
+
+def test_an_end_is_written_down_once_the_disk_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, waits = tmp_path / "result.new", []
+    full.symlink_to("/dev/full")
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        full.unlink(missing_ok=True)
+
+    monkeypatch.setattr(_supervise.time, "sleep", wait)
+    _supervise.tell(str(tmp_path), "result", b"outcome=exited\n")
+    assert ((tmp_path / "result").read_bytes(), waits) == (b"outcome=exited\n", [1])
+    _supervise.tell(str(tmp_path / "gone"), "result", b"nobody asks\n")

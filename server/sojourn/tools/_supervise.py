@@ -220,8 +220,10 @@ class Command:
             self._turn(0.005)
         deadline = time.monotonic() + float(self._options.get("grace", "2"))
         self._signal(signal.SIGTERM, everything)
+        pause = 0.01
         while self._left(everything) and time.monotonic() < deadline:
-            self._turn(0.02)
+            self._turn(pause)
+            pause = min(2 * pause, 0.2)  # many of these at once must not keep the machine busy with looking
         deadline = time.monotonic() + _KILL_S
         while self._left(everything) and time.monotonic() < deadline:
             self._signal(signal.SIGKILL, everything)
