@@ -105,6 +105,8 @@ test("a tool that asks shows its arguments and buttons, with a diff only where i
   assert.match(asks('{"target": "x"}'), /write.*needs approval.*Arguments.*target.*Approve.*Deny.*Edit, answer/s);
   assert.doesNotMatch(asks('{"target": "x"}'), /diff/);
   assert.match(asks('{"path": "x", "content": "y"}'), /Show the diff/);
+  const diff = view({ key: "c", kind: "tool", callId: "c", name: "edit", args: "{}", status: "asks", approvalId: "p", diff: "--- a\n+++ b\n-x\n+y" });
+  assert.match(textOf(diff), /Change--- a\n\+\+\+ b\n-x\n\+y/);
 });
 
 test("edits are found under the usual names and fit exactly or not at all", () => {
@@ -117,6 +119,7 @@ test("edits are found under the usual names and fit exactly or not at all", () =
     [{ path: "f", oldText: "", newText: "new" }, "", "new"],
     [{ path: "f", oldText: "", newText: "new" }, "full", /oldText is empty/],
     [{ path: "f", oldText: "b", newText: "$&" }, "abc", "a$&c"],
+    [{ path: "f", old_text: "a", new_text: "x", replace_all: true }, "aba", "xbx"],
   ];
   for (const [args, before, after] of cases) {
     const found = proposal(args);

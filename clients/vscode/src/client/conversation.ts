@@ -32,6 +32,8 @@ export interface ToolItem extends Common {
   fraction?: number;
   approvalId?: string;
   editable?: boolean;
+  /** The change that a person decides about, as a unified diff. */
+  diff?: string;
   decision?: string;
 }
 export interface NoticeItem extends Common { kind: "notice"; tone: "info" | "warn" | "error"; text: string }
@@ -250,7 +252,8 @@ export class Conversation {
 
   private ask(path: string[], approval: Approval): void {
     const item = this.tool(path, approval.callId, approval.toolName, approval.args, "asks");
-    this.put({ ...item, approvalId: approval.approvalId, editable: approval.editable });
+    const diff = approval.preview?.type === "diff" ? { diff: approval.preview.text } : {};
+    this.put({ ...item, approvalId: approval.approvalId, editable: approval.editable, ...diff });
   }
 
   private decided(path: string[], approval: Approval): void {

@@ -1,9 +1,9 @@
 /** What a call would do to a file, read from its arguments, so that an approval can show it as a diff before it runs. */
 import type { Args } from "./protocol";
 
-export interface Replacement { oldText: string; newText: string }
+export interface Replacement { oldText: string; newText: string; everywhere?: boolean }
 
-/** `whole`: the file's new text; `replacements`: one after the other, each found once. */
+/** `whole`: the file's new text; `replacements`: one after the other, each found once unless it is for everywhere. */
 export type Proposal = { path: string } & ({ whole: string } | { replacements: Replacement[] });
 
 const PATHS = ["path", "file", "file_path", "filePath", "filename", "uri"];
@@ -24,13 +24,14 @@ export function proposal(args: Args): Proposal | undefined {
 /** The text that a proposal makes of `before`. Throws with the reason when it does not fit. */
 export function applied(proposed: Proposal, before: string): string {
   if ("whole" in proposed) return proposed.whole;
-  return proposed.replacements.reduce((text, { oldText, newText }) => {
+  return proposed.replacements.reduce((text, { oldText, newText, everywhere }) => {
     if (oldText === "") {
       if (text !== "") throw new Error("oldText is empty, which only fits an empty or new file.");
       return newText;
     }
     const at = text.indexOf(oldText);
     if (at < 0) throw new Error(`The file does not hold the text ${JSON.stringify(short(oldText))}.`);
+    if (everywhere) return text.split(oldText).join(newText);
     if (text.indexOf(oldText, at + 1) >= 0) throw new Error(`The file holds the text ${JSON.stringify(short(oldText))} more than once.`);
     return text.slice(0, at) + newText + text.slice(at + oldText.length);
   }, before);
@@ -40,7 +41,7 @@ function replacement(value: unknown): Replacement | undefined {
   if (typeof value !== "object" || value === null) return undefined;
   const oldText = first(value as Args, OLD);
   const newText = first(value as Args, NEW);
-  return oldText === undefined || newText === undefined ? undefined : { oldText, newText };
+  return oldText === undefined || newText === undefined ? undefined : { oldText, newText, ...((value as Args).replace_all === true ? { everywhere: true } : {}) };
 }
 
 function first(args: Args, names: string[]): string | undefined {

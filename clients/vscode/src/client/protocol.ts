@@ -61,6 +61,8 @@ export interface Approval {
   since: string;
   expiresAt?: string;
   editable: boolean;
+  /** What the call would change; the decision is for this and nothing else. */
+  preview?: { type: string; path: string; text: string; truncated?: true };
   decision?: Decision;
 }
 

@@ -1,9 +1,11 @@
 /** Approvals as the editor's own prompts: a notification, the diff for edits, and the arguments to be edited. */
+import { resolve } from "node:path";
 import * as vscode from "vscode";
 import type { Desk } from "../client/desk";
 import { applied, proposal } from "../client/edits";
 import type { Approval, Args, Verdict } from "../client/protocol";
 import { name, type Roster } from "../client/roster";
+import { EDITOR_TOOLS } from "../client/tools";
 import { inside } from "./port";
 
 export const PROPOSED = "sojourn-proposed";
@@ -36,7 +38,7 @@ export class Approvals implements vscode.TextDocumentContentProvider, vscode.Cod
   /** Asks until it is decided here, or the notification is put aside; it stays open then, in the chat and the tree. */
   private async notify(approval: Approval): Promise<void> {
     const agent = this.roster.get(approval.agentId);
-    const edit = proposal(approval.args);
+    const edit = approval.preview ?? proposal(approval.args);
     const buttons = ["Approve", "Deny", ...(edit ? ["Show Diff"] : []), "More …"];
     const text = `${agent ? name(agent) : approval.agentId} wants to run ${approval.toolName}: ${brief(approval.args)}`;
     for (;;) {
@@ -77,18 +79,36 @@ export class Approvals implements vscode.TextDocumentContentProvider, vscode.Cod
     const approval = this.desk.get(approvalId);
     if (!approval) return;
     const edit = proposal(approval.args);
-    if (!edit) return void vscode.window.showTextDocument(this.virtual(`${approvalId}/arguments.json`, JSON.stringify(approval.args, null, 2)));
-    const file = inside(edit.path);
-    const before = await vscode.workspace.openTextDocument(file).then((document) => document.getText(), () => undefined);
+    if (!edit) return this.asText(approval);
+    let file: vscode.Uri;
+    let before: string | undefined;
     let after: string;
     try {
+      file = inside(this.fullPath(approval, edit.path));
+      before = await vscode.workspace.openTextDocument(file).then((document) => document.getText(), () => undefined);
       after = applied(edit, before ?? "");
     } catch (error) {
+      if (approval.preview) return this.asText(approval);
       return void vscode.window.showWarningMessage(`This edit does not fit ${edit.path}: ${(error as Error).message}`);
     }
     const left = before === undefined ? this.virtual(`${approvalId}/nothing/${edit.path}`, "") : file;
     const right = this.virtual(`${approvalId}/proposed/${edit.path}`, after);
     await vscode.commands.executeCommand("vscode.diff", left, right, `${edit.path}: ${approval.toolName}, not done yet`, { preview: true });
+  }
+
+  /** The change as the daemon tells it, or the arguments. */
+  private asText(approval: Approval): void {
+    const [name, text] = approval.preview
+      ? [`${approval.preview.path}.diff`, approval.preview.text]
+      : ["arguments.json", JSON.stringify(approval.args, null, 2)];
+    void vscode.window.showTextDocument(this.virtual(`${approval.approvalId}/${name}`, text));
+  }
+
+  /** A path in a call of the daemon's tools is meant from the agent's directory. */
+  private fullPath(approval: Approval, where: string): string {
+    const cwd = this.roster.get(approval.agentId)?.config.cwd;
+    const ours = EDITOR_TOOLS.some((one) => one.name === approval.toolName);
+    return cwd && !ours ? resolve(cwd, where) : where;
   }
 
   private async edit(approval: Approval): Promise<void> {

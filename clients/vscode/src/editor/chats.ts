@@ -69,7 +69,8 @@ export class Chat {
 
   constructor(readonly panel: vscode.WebviewPanel, readonly agentId: string, private readonly around: Around) {
     panel.webview.options = { enableScripts: true, localResourceRoots: [vscode.Uri.joinPath(around.extension, "dist"), vscode.Uri.joinPath(around.extension, "media")] };
-    panel.iconPath = vscode.Uri.joinPath(around.extension, "media", "icon.svg");
+    const icon = (theme: string): vscode.Uri => vscode.Uri.joinPath(around.extension, "media", `chat-${theme}.svg`);
+    panel.iconPath = { light: icon("light"), dark: icon("dark") };
     this.follower = new Follower(around.link, agentId);
     this.parts = [
       this.follower.changed.on(() => this.soon()),

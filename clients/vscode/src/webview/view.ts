@@ -53,11 +53,12 @@ function toolView(item: ToolItem): El {
     ...(item.decision ? [el("span", { class: "decision" }, [item.decision])] : []),
   ]);
   const parts: El[] = [line];
-  if (item.args && item.args !== "{}") parts.push(folded("Arguments", item.args, item.status === "asks"));
+  if (item.diff) parts.push(diffView(item.diff, item.status === "asks"));
+  else if (item.args && item.args !== "{}") parts.push(folded("Arguments", item.args, item.status === "asks"));
   if (item.fraction !== undefined && item.status === "running") parts.push(el("progress", { value: String(item.fraction), max: "1" }));
   if (item.progress && item.status === "running") parts.push(el("pre", { class: "output" }, [item.progress]));
   if (item.output) parts.push(output(item));
-  if (item.approvalId) parts.push(approvalButtons(item.approvalId, changesFile(item.args)));
+  if (item.approvalId) parts.push(approvalButtons(item.approvalId, item.diff !== undefined || changesFile(item.args)));
   if (item.status === "pending") {
     parts.push(el("div", { class: "buttons" }, [
       button("resolve", "Give the result …", { "data-id": item.callId, "data-key": item.key }),
@@ -73,6 +74,12 @@ function approvalButtons(approvalId: string, diff: boolean): El {
     el("button", { class: "primary", "data-do": "approve", ...on }, ["Approve"]),
     button("deny", "Deny", on), ...(diff ? [button("diff", "Show the diff", on)] : []), button("decide", "Edit, answer, more …", on),
   ]);
+}
+
+function diffView(diff: string, open: boolean): El {
+  const lines = diff.split("\n").map((line) =>
+    el("span", { class: line.startsWith("+") ? "added" : line.startsWith("-") ? "taken" : "same" }, [`${line}\n`]));
+  return el("details", open ? { open: "" } : {}, [el("summary", {}, ["Change"]), el("pre", { class: "diff" }, lines)]);
 }
 
 function changesFile(args: string): boolean {
