@@ -18,6 +18,8 @@ rules:
     reply:
       calls:
         - {name: vscode_apply_edit, arguments: {path: "notes.txt", oldText: "two", newText: "TWO"}}
+  - when: {user: '(?i)^mend'}
+    reply: {calls: [{name: edit, arguments: {path: "poem.txt", old_text: "rose", new_text: "ROSE"}}]}
   - when: {user: '(?i)^look'}
     reply:
       calls:

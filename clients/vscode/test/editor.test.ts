@@ -109,6 +109,24 @@ test("an edit asks by a notification with its diff, keeps what is unsaved, and c
   assert.equal(document.getText(), "one\ntwo\nthree, unsaved\n");
 });
 
+test("an edit by a tool of the daemon shows its change, in the chat and as a diff of the editor", LIMIT, async () => {
+  const file = join(daemon.folder, "poem.txt");
+  writeFileSync(file, "a rose\nis a flower\n");
+  const { panel, tool } = await chat("mends");
+  const before = shown.executed.length;
+  answers.push({ to: /mends wants to run edit/, with: "Show Diff" });
+  panel.say({ type: "send", text: "mend it" });
+  await until("asked", () => tool()?.status === "asks" && tool()?.diff);
+  assert.match(tool()!.diff!, /-a rose\n\+a ROSE\n/);
+  await until("a diff", () => shown.executed.slice(before).some((one) => one[0] === "vscode.diff"));
+  const [, left, right] = shown.executed.slice(before).find((one) => one[0] === "vscode.diff")!;
+  assert.equal(String(left), `file://${file}`);
+  assert.equal(virtual.get("sojourn-proposed")!.provideTextDocumentContent(right as fake.Uri), "a ROSE\nis a flower\n");
+  panel.say({ type: "approve", approvalId: tool()!.approvalId });
+  await until("done", () => tool()?.status === "done");
+  assert.equal(readFileSync(file, "utf8"), "a ROSE\nis a flower\n");
+});
+
 let offers: string[] = [];
 function offered(agentId: string): boolean {
   void parts.link.call<{ tools: { name: string; source: string }[] }>("tool/list", { agentId }).then(({ tools }) => {

@@ -88,6 +88,13 @@ export function needs(agent: Agent): boolean {
   return agent.approvals > 0 || agent.state === "interrupted" || (agent.state === "paused" && !agent.pendingCalls);
 }
 
+export function busy(agent: Agent | undefined): boolean { return agent?.state === "running" || agent?.state === "waiting"; }
+
+/** Whether resume would do something. */
+export function resumable(agent: Agent | undefined): boolean {
+  return Boolean(agent && !busy(agent) && (agent.state !== "idle" || agent.inbox || agent.needsReply));
+}
+
 /** An agent's state and what it waits for, in a few words. */
 export function standing(agent: Agent): string {
   const words: string[] = [];

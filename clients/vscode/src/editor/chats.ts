@@ -4,7 +4,7 @@ import { fromPage, type FromPage, type Head, type ToPage } from "../client/chat"
 import { Follower } from "../client/follower";
 import { RpcError, type Link } from "../client/link";
 import { ERRORS, type Agent } from "../client/protocol";
-import { name, standing, type Roster } from "../client/roster";
+import { busy, name, resumable, standing, type Roster } from "../client/roster";
 import type { Approvals } from "./approvals";
 import { choose, type Enclosure } from "./context";
 import { page } from "./page";
@@ -210,12 +210,6 @@ export async function settle(link: Link, way: "resolve" | "reject", agentId: str
     if (!(error instanceof RpcError) || error.code !== ERRORS.alreadyDecided) throw error;
     void vscode.window.showInformationMessage(error.message);
   }
-}
-
-export function busy(agent: Agent | undefined): boolean { return agent?.state === "running" || agent?.state === "waiting"; }
-
-function resumable(agent: Agent | undefined): boolean {
-  return Boolean(agent && !busy(agent) && (agent.state !== "idle" || agent.inbox || agent.needsReply));
 }
 
 export function why(error: unknown): string { return error instanceof Error ? error.message : String(error); }

@@ -3,7 +3,7 @@ import * as vscode from "vscode";
 import type { Desk } from "../client/desk";
 import type { Link } from "../client/link";
 import type { Agent, Approval, PendingCall } from "../client/protocol";
-import { name, needs, standing, type Roster } from "../client/roster";
+import { busy, name, needs, resumable, standing, type Roster } from "../client/roster";
 import { brief } from "./approvals";
 
 export type Node =
@@ -54,7 +54,7 @@ function agentItem(agent: Agent): vscode.TreeItem {
   item.id = agent.agentId;
   item.description = standing(agent);
   item.iconPath = new vscode.ThemeIcon(ICONS[agent.state], needs(agent) ? new vscode.ThemeColor("list.warningForeground") : undefined);
-  item.contextValue = `agent ${agent.state === "running" || agent.state === "waiting" ? "busy" : "still"}`;
+  item.contextValue = `agent ${busy(agent) ? "busy" : resumable(agent) ? "resumable" : "still"}`;
   item.tooltip = `${agent.agentId}\n${standing(agent)}\n${agent.config.cwd ?? ""}`.trim();
   item.command = { command: "sojourn.open", title: "Open the chat", arguments: [agent.agentId] };
   item.accessibilityInformation = { label: `${name(agent)}, ${standing(agent)}` };
