@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sojourn.store.base import Store
 from sojourn.store.memory import MemoryStore
 from sojourn.store.sqlite import SqliteStore
 from sojourn.tools.base import OnInterrupt, ToolContext, ToolInfo, ToolOutput
+from sojourn.tools.hooks import Hook
 from sojourn.tools.mcp import McpServers
 from sojourn.tools.table import Toolbox
 
@@ -284,6 +285,8 @@ async def house(
     extra_tools: Sequence[Any] = (),
     servers: McpServers | None = None,
     jobs_dir: Path | None = None,
+    hooks: Sequence[Hook] = (),
+    hook_wait_s: float = WAIT_S,
 ) -> AsyncIterator[House]:
     """A running hub. `path`: on SQLite there (open it again to see what a restart sees), else in memory."""
     model = SaidModel(*replies)
@@ -294,9 +297,10 @@ async def house(
         default_model="said",
         toolbox=Toolbox([*tools, *extra_tools]),
         servers=servers,
-        limits=limits,
+        limits=replace(limits or HubLimits(), hook_wait_s=hook_wait_s),
         presets=presets,
         jobs_dir=jobs_dir,
+        hooks=hooks,
     )
     try:
         async with hub:

@@ -199,7 +199,7 @@ GPT = '[models.gpt]\nbackend = "openai-chat"\nmodel = "m"\n'
 WRONG = [
     # unknown keys
     ("[deamon]\n", "'deamon'", "there is no such key; did you mean 'daemon'?"),
-    ("_env_file = 'x'\n", "'_env_file'", "a config has agents, daemon, limits, mcp, models, tools."),
+    ("_env_file = 'x'\n", "'_env_file'", "a config has agents, daemon, hooks, limits, mcp, models, tools."),
     ("[daemon]\nlog_levl = 'info'\n", "'daemon.log_levl'", "did you mean 'log_level'?"),
     ("[daemon]\nzzz = 1\n", "'daemon.zzz'", "[daemon] has default_model, durability, idle_exit_s, log_level."),
     ("[limits]\nmax_frame_byte = 1\n", "'limits.max_frame_byte'", "did you mean 'max_frame_bytes'?"),

@@ -64,6 +64,7 @@ class LimitsConfig(_Section):
     max_active_runs: Count = 4096
     max_inflight: Count = 256
     client_tool_wait_s: Seconds = 60
+    hook_wait_s: Seconds = 10
     tool_concurrency: Count = 8
     max_children_depth: Annotated[StrictInt, Field(ge=0)] = 4
     max_children: Annotated[StrictInt, Field(ge=0)] = 64
@@ -151,6 +152,13 @@ class ToolsConfig(_Section):
     packages: StrictBool = True
 
 
+class HooksConfig(_Section):
+    """`[hooks]`: other code that looks at every model call and tool call (docs/hooks.md)."""
+
+    packages: StrictBool = True
+    files: tuple[str, ...] = ()
+
+
 class McpServer(servers.McpServer):
     """`[mcp.servers.NAME]`: a server of tools, started with `command` (stdio) or reached at `url` (streamable HTTP)."""
 
@@ -187,6 +195,7 @@ class Config(BaseSettings):
     limits: LimitsConfig = LimitsConfig()
     models: dict[Name, ModelConfig] = Field(default_factory=dict)
     tools: ToolsConfig = ToolsConfig()
+    hooks: HooksConfig = HooksConfig()
     mcp: McpConfig = McpConfig()
     agents: dict[Name, Preset] = Field(default_factory=dict)
 
@@ -233,6 +242,11 @@ class Config(BaseSettings):
         for server in self.mcp.servers.values():
             keys += [server.bearer_token_env, *server.header_env.values(), *filter(looks_secret, server.pass_env)]
         return frozenset(key for key in keys if key is not None)
+
+    def hook_files(self) -> list[str]:
+        """The files of hooks; relative paths count from the config file."""
+        base = self._file.parent if self._file else Path.cwd()
+        return [str(base / Path(file).expanduser()) for file in self.hooks.files]
 
     def presets(self) -> dict[str, AgentConfig]:
         """The presets by name."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sojourn.models.base import Model
     from sojourn.rpc.host import Host
     from sojourn.rpc.stdio import Stdio
+    from sojourn.tools.hooks import Hook
     from sojourn.tools.mcp import McpServers
     from sojourn.tools.processes import Surroundings
     from sojourn.tools.table import Toolbox
@@ -119,6 +120,7 @@ class _Daemon:
         self._ready = ready
         self._umask = umask
         self._over = asyncio.Event()
+        self._hooks = _hooks(config)
 
     async def serve(self, ends: Stdio | None) -> int:
         """Serves until told to end; the exit code."""
@@ -165,6 +167,7 @@ class _Daemon:
                 presets=self._config.presets(),
                 jobs_dir=self._state_dir / "jobs",
                 around=around,
+                hooks=self._hooks,
             ) as hub:
                 hub.on_shutdown = lambda mode: self.end(f"a client asked for it ({mode})")
                 yield hub
@@ -306,6 +309,15 @@ def _servers(config: Config, state_dir: Path) -> McpServers:
     from sojourn.tools.mcp import McpServers
 
     return McpServers(config.mcp_servers(), notes=state_dir / "mcp-tasks")
+
+
+def _hooks(config: Config) -> list[Hook]:
+    from sojourn.tools.hooks import HookProblem, load
+
+    try:
+        return load(packages=config.hooks.packages, files=config.hook_files())
+    except HookProblem as error:
+        raise CannotStart(str(error)) from None
 
 
 def _hub_limits(config: Config) -> Any:

@@ -19,6 +19,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "[limits]": config.LimitsConfig,
     "[models.NAME]": config.ModelConfig,
     "[tools]": config.ToolsConfig,
+    "[hooks]": config.HooksConfig,
     "[mcp.servers.NAME]": config.McpServer,
     "[agents.NAME]": config.Preset,
     "[agents.NAME.limits]": Limits,

@@ -22,6 +22,7 @@ from sojourn.models.base import Model
 from sojourn.models.capabilities import described
 from sojourn.store.base import ReadTx, Store
 from sojourn.store.records import AgentRecord, ClientToolRecord, RequestRecord, RunRecord
+from sojourn.tools.hooks import Hook
 from sojourn.tools.mcp import McpServers
 from sojourn.tools.processes import Surroundings
 from sojourn.tools.table import Toolbox
@@ -31,6 +32,7 @@ from ._faults import strike
 from .control import Control
 from .ending import agent_view
 from .feed import Feed, Subscriber, read_events
+from .hooks import Chain, run_ended
 from .jobs import Jobs
 from .ledger import (
     ApprovalClosed,
@@ -65,6 +67,7 @@ class Hub:
         presets: Mapping[str, AgentConfig] | None = None,
         jobs_dir: Path | None = None,
         around: Surroundings | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self._store = store
         self._factories = dict(models)
@@ -87,6 +90,7 @@ class Hub:
             model_of=self._model,
             model_names=self._model_list,
             default_model=default_model,
+            hooks=Chain(hooks, wait_s=(limits or HubLimits()).hook_wait_s),
         )
         self.rt.passes_of = self._control = Control(self.rt, self.spawn)
         self.rt.jobs = Jobs(self.rt, self.spawn, jobs_dir, around or Surroundings())
@@ -203,6 +207,8 @@ class Hub:
                 self._control.wake(agent_id)
             case PassEnded(agent_id, run_id, continue_inbox, outcome):
                 self._control.ended(agent_id, run_id, outcome)
+                if self.rt.hooks.on_run_end and not self._closing:
+                    self.spawn(run_ended(self.rt, agent_id, run_id), f"hooks {run_id}")
                 if continue_inbox and self.state != "draining":
                     self.spawn(self._control.continue_inbox(agent_id), f"inbox {agent_id}")
             case InboxArrived(agent_id):

@@ -1,6 +1,7 @@
 """The one loop: it does what the last transition said, and gives the answer to the next.
 
     AskModel  stream the model, tell its deltas, commit the answer        → turns.answered
+    AskHooks  ask the hooks about the calls of a round      → hooks.open_judged
     RunTools  start tools, wait for a result or a decision, commit it     → rounds.returned, rounds.advance
     Wait      only a decision moves the run on: the loop ends             → a decision starts it again
     Over      the pass has ended
@@ -23,10 +24,10 @@ from sojourn.models.base import ModelAnswer, ModelDelta, ModelEvent, ModelNotice
 from sojourn.store.records import CallRecord
 from sojourn.tools.base import ToolOutput
 
-from . import compaction, previews, rounds, turns
+from . import compaction, hooks, previews, rounds, turns
 from . import events_out as out
 from .ledger import Ledger
-from .passes import AskModel, Compact, Over, Pass, RunTools, Streamed, Todo, Wait
+from .passes import AskHooks, AskModel, Compact, Over, Pass, RunTools, Streamed, Todo, Wait
 from .runtime import Runtime
 from .toolset import run_tool
 
@@ -42,6 +43,8 @@ async def drive(rt: Runtime, p: Pass) -> None:
                     p.todo = await _ask(rt, p, p.todo)
                 case Compact():
                     p.todo = await _compact(rt, p, p.todo)
+                case AskHooks():
+                    p.todo = await _judge(rt, p, p.todo)
                 case RunTools():
                     p.todo = await _round(rt, p)
                 case Wait() | Over():
@@ -129,6 +132,20 @@ async def _compact(rt: Runtime, p: Pass, todo: Compact) -> Todo:
     return await rt.write("model", lambda ledger: turns.compacted(ledger, p, asked))
 
 
+async def _judge(rt: Runtime, p: Pass, todo: AskHooks) -> Todo:
+    judging = asyncio.create_task(hooks.judge_calls(rt, p), name=f"hooks {p.agent_id}")
+    try:
+        await _answered_or_stopped(p, judging)
+        if not judging.done():
+            await _cancel(judging)
+            return await rt.write("end", lambda ledger: stop(ledger, p))
+        judged = judging.result()
+    finally:
+        p.asking = None
+        await _cancel(judging)
+    return await rt.write("model", lambda ledger: hooks.open_judged(ledger, rt, p, todo.calls, judged))
+
+
 async def _answered_or_stopped(p: Pass, answering: asyncio.Task[Any]) -> None:
     if p.stop_asked:
         return
@@ -162,6 +179,7 @@ async def _stream(rt: Runtime, p: Pass, todo: AskModel) -> tuple[ModelAnswer, tu
         output_tool=p.run.output_tool,
         turn=todo.turn,
     )
+    request = await hooks.before_model(rt, p, request)
     began = time.monotonic()
     first: float | None = None
     answer: ModelAnswer | None = None
@@ -181,6 +199,7 @@ async def _stream(rt: Runtime, p: Pass, todo: AskModel) -> tuple[ModelAnswer, tu
                 answer = event
     if answer is None:
         raise ModelError(f"The model {p.model_name!r} ended its stream without an answer.")
+    await hooks.judge_invalid(rt, p, todo.message_id, answer)
     return answer, turns.Timing(_ms(time.monotonic() - began), None if first is None else _ms(first - began))
 
 
@@ -267,7 +286,7 @@ async def _run_call(rt: Runtime, p: Pass, call: CallRecord) -> None:
     finally:
         if output is None:
             p.running.pop(call.call_id, None)
-    await _record(rt, p, call, output)
+    await _record(rt, p, call, await hooks.after_tool(rt, p, call, output))
 
 
 async def _record(rt: Runtime, p: Pass, call: CallRecord, output: ToolOutput) -> None:

@@ -17,7 +17,7 @@ from sojourn.core.errors import InvalidParams, NothingToResume
 from sojourn.core.messages import ToolCallPart, ToolChoice, UserMessage, tool_result
 from sojourn.store.records import AgentRecord, CallRecord, RunRecord
 
-from . import ending, mailbox, rounds, turns
+from . import ending, hooks, mailbox, rounds, turns
 from .ledger import Ledger
 from .passes import Pass, Todo
 from .runtime import Conversation, Runtime
@@ -218,7 +218,7 @@ def _carry_on_round(rt: Runtime, ledger: Ledger, p: Pass) -> Todo:
     rows = rounds.round_rows(ledger, p)
     if all(row.state in ("proposed", "preresolved") for row in rows):
         assert p.run.round is not None
-        return rounds.open_round(ledger, rt, p, p.run.round.owed())
+        return hooks.enter_round(ledger, rt, p, p.run.round.owed())
     for row in rows:
         if row.state == "proposed":
             rounds.not_started(ledger, *p.records(ledger), row)

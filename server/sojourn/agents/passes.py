@@ -17,7 +17,7 @@ import orjson
 from sojourn.core.agent import AgentConfig, EndReason, ModelCall
 from sojourn.core.errors import StorageError
 from sojourn.core.messages import Message, ToolResultMessage
-from sojourn.core.run import AgentRun, RunEntry
+from sojourn.core.run import AgentRun, InvalidToolCallAction, PendingToolCall, RunEntry
 from sojourn.models.base import Model
 from sojourn.store.base import ReadTx
 from sojourn.store.records import (
@@ -53,6 +53,13 @@ class Compact:
 
 
 @dataclass(frozen=True, slots=True)
+class AskHooks:
+    """Ask the hooks about the calls of the round, then open it."""
+
+    calls: tuple[PendingToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunTools:
     """Start these (dispatched) calls; then wait for a result or a decision."""
 
@@ -71,7 +78,7 @@ class Over:
     reason: EndReason
 
 
-Todo = AskModel | Compact | RunTools | Wait | Over
+Todo = AskModel | Compact | AskHooks | RunTools | Wait | Over
 
 
 class Moved(Exception):
@@ -113,6 +120,9 @@ class Pass:
     """Tool calls at work in this process."""
     previews: Previews = field(default_factory=dict)
     """What the calls of the last answer would change."""
+    at_work: set[str] = field(default_factory=set)
+    """The calls that this life has dispatched and that have not returned: those in `running`, and those that the loop
+    is about to start. Many results may be committed before it comes to start anything."""
     streamed: dict[int, Streamed] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     nudged: bool = False
@@ -135,6 +145,12 @@ class Pass:
     task: asyncio.Task[None] | None = None
     nest: tuple[tuple[str, str], ...] = ()
     """Inside which calls the run is shown, innermost first."""
+    noted: list[RunEntry] = field(default_factory=list)
+    """The run's entries as hooks last read them."""
+    offered: tuple[str, ...] | None = None
+    """The names of the tools that hooks left for the model call under way; None = all."""
+    resolutions: list[InvalidToolCallAction | None] = field(default_factory=list)
+    """What hooks said about the invalid calls of the answer that is taken next, in order; None = nothing."""
     _saving: Ledger | None = None
 
     def ask_to_stop(self) -> None:

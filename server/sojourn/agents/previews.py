@@ -43,7 +43,12 @@ Previews = dict[tuple[str, str], Preview | Faulty]
 
 def wanted(p: Pass, answer: ModelAnswer) -> list[ToolCallPart]:
     """The calls of an answer that have a preview."""
-    return [part for part in answer.content if isinstance(part, ToolCallPart) and _maker(p.tools, part.name)]
+    return [part for part in answer.content if isinstance(part, ToolCallPart) and has(p, part)]
+
+
+def has(p: Pass, call: ToolCallPart) -> bool:
+    """Whether a call has a preview."""
+    return _maker(p.tools, call.name) is not None
 
 
 async def look_ahead(rt: Runtime, p: Pass, calls: list[ToolCallPart]) -> None:

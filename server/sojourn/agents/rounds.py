@@ -45,7 +45,7 @@ def open_round(ledger: Ledger, rt: Runtime, p: Pass, calls: Sequence[PendingTool
     for position, pending in enumerate(calls):
         row = None if fresh else ledger.call(agent.agent_id, pending.call.id)
         if row is None:
-            row = _new_row(ledger, p, agent, record, pending, position)
+            row = new_row(ledger, p, agent, record, pending, position)
             if row.state == "proposed":
                 _gate(ledger, rt, p, agent, record, row)
             ledger.adopt_call(row)
@@ -55,9 +55,10 @@ def open_round(ledger: Ledger, rt: Runtime, p: Pass, calls: Sequence[PendingTool
     return advance(ledger, rt, p)
 
 
-def _new_row(
+def new_row(
     ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, pending: PendingToolCall, position: int
 ) -> CallRecord:
+    """The row of a call that was made now."""
     call = pending.call
     args = call.arguments if isinstance(call.arguments, dict) else {}
     row = CallRecord(
@@ -184,9 +185,8 @@ def advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
     agent, record = p.records(ledger)
     rows = round_rows(ledger, p)
     start = _dispatch(ledger, rt, p, agent, record, rows)
-    at_work = bool(start) or bool(p.running)
     asked = any(row.state == "awaiting_approval" for row in rows)
-    if at_work:
+    if p.at_work:
         waits = asked or any(_child_waits(ledger, row) for row in rows)
         ledger.set_state(agent, *(("waiting", "approval") if waits else ("running", "tool")))
         p.save(ledger)
@@ -202,7 +202,7 @@ def advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
 
 def _may_rerun(p: Pass, row: CallRecord) -> bool:
     """Whether a call was at work in a former life and promises that running it again is harmless (D11)."""
-    return row.state == "dispatched" and row.on_interrupt == "rerun" and row.call_id not in p.running
+    return row.state == "dispatched" and row.on_interrupt == "rerun" and row.call_id not in p.at_work
 
 
 def _child_waits(ledger: Ledger, row: CallRecord) -> bool:
@@ -215,7 +215,7 @@ def _child_waits(ledger: Ledger, row: CallRecord) -> bool:
 def _dispatch(
     ledger: Ledger, rt: Runtime, p: Pass, agent: AgentRecord, record: RunRecord, rows: list[CallRecord]
 ) -> list[CallRecord]:
-    places = rt.limits.tool_concurrency - len(p.running)
+    places = rt.limits.tool_concurrency - len(p.at_work)
     start: list[CallRecord] = []
     for row in rows:
         if places <= len(start):
@@ -234,6 +234,7 @@ def _dispatch(
             start.append(row)
         elif _may_rerun(p, row) and not mailbox.take_answer(ledger, agent, record, row):
             start.append(row)
+    p.at_work.update(row.call_id for row in start)
     return start
 
 
@@ -241,6 +242,7 @@ def returned(ledger: Ledger, rt: Runtime, p: Pass, call_id: str, output: ToolOut
     """A tool has ended: its result is recorded. None when the call was settled before (stopped): the output is late."""
     agent, record = p.records(ledger)
     p.running.pop(call_id, None)
+    p.at_work.discard(call_id)
     row = ledger.call(agent.agent_id, call_id)
     if row is None or row.state != "dispatched":
         return None

@@ -30,6 +30,7 @@ from .ledger import Ledger, message_json
 if TYPE_CHECKING:
     from .control import Control
     from .feed import Feed
+    from .hooks import Chain
     from .jobs import Jobs
     from .passes import Pass
     from .toolset import Toolset
@@ -46,6 +47,7 @@ class HubLimits:
     max_children_depth: int = 4
     max_children: int = 64
     client_tool_wait_s: float = 60
+    hook_wait_s: float = 10
     max_client_queue_bytes: int = 8 * 1024 * 1024
     max_result_bytes: int = 8 * 1024 * 1024
     max_inbox_items: int = 10_000
@@ -217,6 +219,7 @@ class Runtime:
     model_of: Callable[[str], Model]
     model_names: Callable[[], list[dict[str, Any]]]
     default_model: str
+    hooks: Chain
     passes_of: Control = field(init=False)
     jobs: Jobs = field(init=False)
     conversations: Conversations = field(default_factory=Conversations)

@@ -26,7 +26,7 @@ from sojourn.models.base import ModelAnswer
 from sojourn.models.prices import priced
 from sojourn.store.records import AgentRecord, RunRecord
 
-from . import compaction, ending, mailbox, rounds
+from . import compaction, ending, hooks, mailbox
 from .children import nest_of
 from .ledger import Ledger
 from .passes import AskModel, Over, Pass, Todo
@@ -152,7 +152,7 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
     if not kept:
         ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
     if isinstance(step, CallTools):
-        return rounds.open_round(ledger, rt, p, step.calls, fresh=True)
+        return hooks.enter_round(ledger, rt, p, step.calls, fresh=True)
     ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     if isinstance(step, Done):
         return final(ledger, p)
@@ -161,14 +161,14 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
 
 def _feed(p: Pass, model_turn: ModelTurn) -> CallTools | Done | None:
     """Gives the machine the model's turn; None when it has to be asked again. The daemon answers a slip by `retry`."""
-    outcome = p.run.model_response(model_turn)
+    outcome = p.run.model_response(hooks.narrowed(p, model_turn))
     while isinstance(outcome, NeedsResolution):
         context = outcome.context
         known = ", ".join(context.allowed_tools) or "none"
         feedback = (
             f"There is no valid call here: {context.reason} ({context.tool_name!r}). Tools you can call: {known}."
         )
-        outcome = p.run.resolve_invalid_tool_call(InvalidToolCallAction.retry(feedback))
+        outcome = p.run.resolve_invalid_tool_call(hooks.chosen(p, InvalidToolCallAction.retry(feedback)))
     if p.run.state == "preparing":
         return None
     step = p.run.next_step()

@@ -79,7 +79,7 @@ async def _findings(options: Options, *, ask_models: bool) -> AsyncIterator[Find
     if config is not None:
         async for finding in _models(config, ask=ask_models):
             yield finding
-        for finding in _tools(config):
+        for finding in (*_hooks(config), *_tools(config)):
             yield finding
         async for finding in _mcp(config):
             yield finding
@@ -198,6 +198,18 @@ def _local_fault(spec: ModelSpec) -> tuple[str, str]:
 
 
 _FAULTS = {"scripted": _script_fault, "local": _local_fault}
+
+
+def _hooks(config: Config) -> Iterator[Finding]:
+    from sojourn.tools.hooks import HookProblem, load
+
+    try:
+        hooks = load(packages=config.hooks.packages, files=config.hook_files())
+    except HookProblem as error:
+        yield Finding("hooks", False, str(error), "Until then the daemon does not start.")
+        return
+    if hooks:
+        yield Finding("hooks", True, ", ".join(hook.name for hook in hooks))
 
 
 def _tools(config: Config) -> Iterator[Finding]:
