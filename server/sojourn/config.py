@@ -182,6 +182,8 @@ class Preset(AgentConfig):
 
     limits: _PresetLimits | None = None
     mcp_servers: dict[ServerName, McpServer] | None = None  # type: ignore[assignment]  # the same, by other key names
+    description: str | None = None
+    """What this kind of agent is for; told to models that may delegate to it."""
 
 
 class Config(BaseSettings):
@@ -250,7 +252,14 @@ class Config(BaseSettings):
 
     def presets(self) -> dict[str, AgentConfig]:
         """The presets by name."""
-        return {name: AgentConfig(**preset.model_dump(exclude_unset=True)) for name, preset in self.agents.items()}
+        return {
+            name: AgentConfig(**preset.model_dump(exclude_unset=True, exclude={"description"}))
+            for name, preset in self.agents.items()
+        }
+
+    def kinds(self) -> dict[str, str | None]:
+        """The presets as kinds of child agents, each with what it is for."""
+        return {name: preset.description for name, preset in self.agents.items()}
 
     def faults(self, file: str) -> list[Fault]:
         """What does not fit together between keys that are right by themselves."""

@@ -302,7 +302,9 @@ def _toolbox(config: Config, around: Surroundings) -> Toolbox:
 
     tools = config.tools
     shell = around if tools.shell else None
-    return Toolbox.standard(files=tools.files, shell=shell, demo=tools.demo, packages=tools.packages)
+    return Toolbox.standard(
+        files=tools.files, shell=shell, demo=tools.demo, packages=tools.packages, kinds=config.kinds()
+    )
 
 
 def _servers(config: Config, state_dir: Path) -> McpServers:

@@ -341,3 +341,14 @@ def test_authors_import_three_names_from_one_place() -> None:
     module = sys.modules["sojourn.tools"]
     for name in ("tool", "ToolContext", "ToolOutput"):
         assert getattr(module, name)
+
+
+def test_a_tool_may_say_what_its_calls_are_about() -> None:
+    from sojourn.core.rules import Subject
+
+    @tool(subject=Subject("query"))
+    def look(query: str) -> str:
+        """Looks something up."""
+        return query
+
+    assert look.info.subject == Subject("query")

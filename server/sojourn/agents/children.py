@@ -11,7 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from sojourn.core.agent import AgentConfig, Limits, RunOutcome
-from sojourn.core.errors import Aborted, LimitReached
+from sojourn.core.errors import Aborted, InvalidParams, LimitReached
 from sojourn.core.messages import TextPart, parts, text_of
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, CallRecord, RunRecord
@@ -47,14 +47,20 @@ class Family:
     async def run_child(self, config: AgentConfig | str, prompt: str) -> ChildReply:
         """Runs a child inside this call and answers its reply. Raises `Aborted` when stopped."""
         child_id = config if isinstance(config, str) else self._next_id()
-        run_id = await self._begin(child_id, config, prompt, foreground=True)
+        run_id = await self._started(child_id, config, prompt, foreground=True)
         return _reply(child_id, await self._rt.passes_of.wait_until_over(child_id, run_id))
 
     async def start_child(self, config: AgentConfig | str, prompt: str) -> str:
         """Starts a child in the background; its reply becomes the result of this call through the inbox."""
         child_id = config if isinstance(config, str) else self._next_id()
-        await self._begin(child_id, config, prompt, foreground=False)
+        await self._started(child_id, config, prompt, foreground=False)
         return child_id
+
+    async def _started(self, child_id: str, config: AgentConfig | str, prompt: str, *, foreground: bool) -> str | None:
+        try:
+            return await self._begin(child_id, config, prompt, foreground=foreground)
+        finally:
+            self._p.starting.discard(child_id)
 
     async def _begin(self, child_id: str, config: AgentConfig | str, prompt: str, *, foreground: bool) -> str | None:
         """Prompts the child, or finds the run that a former life of this call began; the id of the run."""
@@ -66,6 +72,7 @@ class Family:
             return runs[number - 1].run_id
         if child is None:
             wanted = config if isinstance(config, AgentConfig) else AgentConfig()
+            rt.model_name(rt.config_of(wanted))  # what cannot work is refused before there is a child
             await rt.write("child", lambda ledger: self._create(ledger, child_id, wanted))
         else:
             await rt.write("child", lambda ledger: self._link(ledger, child_id))
@@ -88,7 +95,8 @@ class Family:
         if run.pass_open:
             self._rt.passes_of.wake(child_id)
         elif run.active:
-            await self._rt.passes_of.resume_child(child_id, self._nest() if foreground else None)
+            nest = self._nest() if foreground else None
+            await self._rt.passes_of.resume_child(child_id, nest, check=self._check)
 
     def _nest(self) -> tuple[str, str]:
         return self._p.agent_id, self._call.call_id
@@ -102,7 +110,7 @@ class Family:
     def _create(self, ledger: Ledger, child_id: str, config: AgentConfig) -> None:
         self._check(ledger)
         parent = ledger.agent(self._p.agent_id)
-        self._within_limits(ledger, parent)
+        self._within_limits(ledger, parent, child_id)
         merged = heir(config, self._rt.config_of(config), self._p.config)
         ledger.adopt(
             AgentRecord(
@@ -120,6 +128,12 @@ class Family:
 
     def _link(self, ledger: Ledger, child_id: str) -> None:
         self._check(ledger)
+        if child_id in _line(ledger, self._p.agent_id):
+            raise InvalidParams(
+                f"The agent {child_id!r} cannot be a child of {self._p.agent_id!r}: it is that agent, or above it.",
+                field="agentId",
+            )
+        self._at_work(ledger, child_id)
         child = ledger.agent(child_id)
         child.parent_agent_id, child.parent_call_id = self._p.agent_id, self._call.call_id
         self._set_child(ledger, child_id)
@@ -130,26 +144,46 @@ class Family:
             row.child_agent_id = child_id
             ledger.tx.update(row, "child_agent_id")
 
-    def _within_limits(self, ledger: Ledger, parent: AgentRecord) -> None:
+    def _within_limits(self, ledger: Ledger, parent: AgentRecord, child_id: str) -> None:
+        """Refuses a child too many, in words that the model reads."""
         limits = self._p.config.limits
-        depth, agent = 1, parent
-        while agent.parent_agent_id is not None:
-            depth += 1
-            agent = ledger.agent(agent.parent_agent_id)
+        depth = len(_line(ledger, parent.agent_id))
         most = limits.depth if limits and limits.depth is not None else self._rt.limits.max_children_depth
         if depth > most:
-            raise LimitReached(
-                f"A child of {parent.agent_id!r} would be {depth} levels deep; the limit is {most}.",
-                limit="depth",
-                value=depth,
-                max=most,
-            )
-        count = ledger.tx.count(AgentRecord, parent_agent_id=parent.agent_id, deleted=False)
-        fan = limits.children if limits and limits.children is not None else self._rt.limits.max_children
-        if count >= fan:
-            raise LimitReached(
-                f"{parent.agent_id!r} has {count} children; the limit is {fan}.", limit="children", value=count, max=fan
-            )
+            raise _too_many(f"it would be {depth} levels below the first agent", "depth", depth, most)
+        if limits and limits.children is not None:
+            begun = ledger.tx.find(AgentRecord, parent_agent_id=parent.agent_id, deleted=False)
+            calls = (ledger.call(parent.agent_id, row.parent_call_id or "") for row in begun)
+            count = sum(call is not None and call.run_id == self._p.run_id for call in calls)
+            if count >= limits.children:
+                raise _too_many(f"this run has started {count} already", "children", count, limits.children)
+        self._at_work(ledger, child_id)
+
+    def _at_work(self, ledger: Ledger, child_id: str) -> None:
+        """Refuses a child while as many as may be are at work, or about to be."""
+        parent, most = self._p.agent_id, self._rt.limits.max_children
+        busy = {
+            row.agent_id
+            for state in ("running", "waiting")
+            for row in ledger.tx.find(AgentRecord, parent_agent_id=parent, deleted=False, state=state)
+        }
+        count = len((busy | self._p.starting) - {child_id})
+        if count >= most:
+            raise _too_many(f"{count} children of {parent!r} are at work", "max_children", count, most)
+        self._p.starting.add(child_id)
+
+
+def _too_many(why: str, limit: str, value: int, most: int) -> LimitReached:
+    text = f"No child agent was started: {why}; the limit is {most} ({limit}). Do it yourself, or later."
+    return LimitReached(text, limit=limit, value=value, max=most)
+
+
+def _line(ledger: Ledger, agent_id: str) -> list[str]:
+    """The agent and its ancestors."""
+    line = [agent_id]
+    while (above := ledger.agent(line[-1]).parent_agent_id) is not None and above not in line:
+        line.append(above)
+    return line
 
 
 def heir(config: AgentConfig, whole: AgentConfig, parent: AgentConfig) -> AgentConfig:

@@ -172,10 +172,13 @@ class Control:
 
         return (await asyncio.shield(self._open(child_id, change, caller=Caller(), name="accept"))).run_id
 
-    async def resume_child(self, child_id: str, nest: tuple[str, str] | None) -> None:
+    async def resume_child(
+        self, child_id: str, nest: tuple[str, str] | None, *, check: Callable[[Ledger], None]
+    ) -> None:
         """Carries an interrupted or paused child on, inside its parent's call."""
 
         def change(ledger: Ledger, _p: Pass | None, _c: Conversation, old: Pass | None) -> Accepted:
+            check(ledger)
             if old is None:
                 return Accepted(agent_id=child_id)
             record = ledger.run(old.run_id)

@@ -123,6 +123,8 @@ class Pass:
     at_work: set[str] = field(default_factory=set)
     """The calls that this life has dispatched and that have not returned: those in `running`, and those that the loop
     is about to start. Many results may be committed before it comes to start anything."""
+    starting: set[str] = field(default_factory=set)
+    """Child agents that its calls may start and that do not run yet."""
     streamed: dict[int, Streamed] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     nudged: bool = False

@@ -303,6 +303,7 @@ async def run_tool(rt: Runtime, p: Pass, call: CallRecord, tool: Tool) -> ToolOu
         stopped=lambda: p.stop_asked,
         approved=await previews.approved(rt, tool, call),
         start_job=partial(_start_job, rt, p, call),
+        config=p.config,
     )
     try:
         return await tool.execute(orjson.loads(call.args), ctx)

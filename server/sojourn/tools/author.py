@@ -24,6 +24,7 @@ from pydantic_core import PydanticSerializationError, PydanticUndefined, to_json
 
 from sojourn.core.approvals import Policy
 from sojourn.core.messages import ImagePart, ResourcePart, TextPart, ToolSpec
+from sojourn.core.rules import Subject
 from sojourn.core.values import clean
 
 from .base import MakePreview, OnInterrupt, ToolContext, ToolInfo, ToolOutput
@@ -107,6 +108,7 @@ def tool(
     description: str | None = None,
     approval: Policy = "ask",
     on_interrupt: OnInterrupt = "fail",
+    subject: Subject | None = None,
     close: Callable[[], Awaitable[None]] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
@@ -119,15 +121,16 @@ def tool(
     description: str | None = None,
     approval: Policy = "ask",
     on_interrupt: OnInterrupt = "fail",
+    subject: Subject | None = None,
     close: Callable[[], Awaitable[None]] | None = None,
 ) -> Any:
-    """Makes a function a tool: `@tool`, or `@tool(name=, description=, approval=, on_interrupt=, close=)`.
+    """Makes a function a tool: `@tool`, or `@tool(name=, description=, approval=, on_interrupt=, subject=, close=)`.
 
     The name defaults to the function's, the description to its docstring, the schema comes from its type hints
     (`Annotated[int, Field(description=..., ge=1)]` says more). A parameter annotated `ToolContext` is given by the
     daemon and not shown to the model. `approval`: what happens when no config says otherwise; `on_interrupt="rerun"`
-    promises that running a call again after a crash is harmless (its id is the key); `close` is awaited when the daemon
-    ends, for work that outlives its calls.
+    promises that running a call again after a crash is harmless (its id is the key); `subject` is the argument that
+    approval patterns look at; `close` is awaited when the daemon ends, for work that outlives its calls.
 
     Raises `TypeError` for a function that cannot be called by named, typed arguments, `ValueError` for a name that
     providers refuse.
@@ -139,7 +142,7 @@ def tool(
             raise ValueError(f"{own!r} cannot be a tool's name: up to 64 letters, digits, '_' and '-' can.")
         text = description if description is not None else inspect.getdoc(function) or ""
         made = FunctionTool(function, name=own, description=text)
-        made.info = dataclasses.replace(made.info, approval=approval, on_interrupt=on_interrupt)
+        made.info = dataclasses.replace(made.info, approval=approval, on_interrupt=on_interrupt, subject=subject)
         made.close = close
         return made
 

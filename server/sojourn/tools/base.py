@@ -157,6 +157,8 @@ class ToolContext:
     """What the person who approved the call was shown; the tool does that, or nothing."""
     documents: Documents | None = None
     origin_client: str | None = None
+    config: AgentConfig | None = None
+    """The agent's config with its preset's; None for a call outside of any pass."""
     extra: dict[str, Any] = field(default_factory=dict)
     start_job: StartJob = no_jobs
 

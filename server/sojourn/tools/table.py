@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from sojourn.core.errors import UnknownTool
 
 from .base import Tool, ToolInfo
-from .delegate import delegate
+from .delegate import delegate, delegate_to
 from .demo import DemoTools
 from .files import FileTools
 from .processes import Surroundings
@@ -52,14 +52,21 @@ class Toolbox:
 
     @classmethod
     def standard(
-        cls, *, files: bool = True, shell: Surroundings | None = None, demo: bool = True, packages: bool = True
+        cls,
+        *,
+        files: bool = True,
+        shell: Surroundings | None = None,
+        demo: bool = True,
+        packages: bool = True,
+        kinds: Mapping[str, str | None] | None = None,
     ) -> Toolbox:
         """`delegate`, the toolsets `files` and `shell`, the demo's tools, and what installed packages offer.
 
-        `shell` says what its commands get of the daemon's own; None = no shell. Others are added by whoever makes them.
+        `shell` says what its commands get of the daemon's own; None = no shell. `kinds` of child agents are told to
+        models, with what each is for. Others are added by whoever makes them.
         """
         toolbox = cls()
-        toolbox.add(delegate, source="builtin")
+        toolbox.add(delegate if kinds is None else delegate_to(kinds), source="builtin")
         for one in FileTools().tools() if files else ():
             toolbox.add(one, source="builtin", toolset="files")
         if shell is not None:
