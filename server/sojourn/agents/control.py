@@ -392,16 +392,7 @@ class Control:
         run = AgentRun.new(None).with_history(conversation.messages).max_turns(turns_left)
         run.knowing_call_ids(conversation.call_ids)
         run.max_invalid_tool_call_retries(turns_left)
-        record = RunRecord(
-            run_id=clock.new_run_id(),
-            agent_id=agent.agent_id,
-            conversation=agent.conversation,
-            base=len(conversation.messages),
-            created_at=clock.now(),
-            updated_at=clock.now(),
-            state="preparing",
-        )
-        return new_pass(self._rt, agent, record, run, conversation)
+        return new_pass(self._rt, agent, clock.new_run_id(), run, conversation)
 
     async def _load(self, agent: AgentRecord, conversation: Conversation) -> Pass | None:
         """The agent's unfinished run, from disk."""
@@ -417,7 +408,7 @@ class Control:
         if found is None:
             return None
         parts, nest = found
-        p = new_pass(self._rt, agent, parts.record, restore(parts, conversation), conversation)
+        p = new_pass(self._rt, agent, run_id, restore(parts, conversation), conversation)
         p.run.knowing_call_ids(conversation.call_ids)
         p.nest = nest
         p.loaded = (parts.record.revision, len(conversation.messages))

@@ -278,7 +278,7 @@ def parse_config(text: str) -> AgentConfig:
     return AgentConfig.model_validate_json(text)
 
 
-def new_pass(rt: Runtime, agent: AgentRecord, record: RunRecord, run: AgentRun, conversation: Conversation) -> Pass:
+def new_pass(rt: Runtime, agent: AgentRecord, run_id: str, run: AgentRun, conversation: Conversation) -> Pass:
     """A pass over a run that is stored whole, with the agent's model and tools.
 
     Raises `UnknownModel` or `UnknownTool` when the config names what is not there.
@@ -287,7 +287,7 @@ def new_pass(rt: Runtime, agent: AgentRecord, record: RunRecord, run: AgentRun, 
     name = rt.model_name(config)
     return Pass(
         agent_id=agent.agent_id,
-        run_id=record.run_id,
+        run_id=run_id,
         run=run,
         conversation=conversation,
         config=config,

@@ -390,7 +390,7 @@ def adopt_document(rt: Runtime, ledger: Ledger, agent_id: str, document: dict[st
     )
     agent.active_run_id, record.active = record.run_id, True
     ledger.adopt_run(record)
-    p = new_pass(rt, agent, record, run, conversation)
+    p = new_pass(rt, agent, record.run_id, run, conversation)
     p.saved_model_calls = p.saved_entries = 0
     p.save(ledger)
     return p

@@ -112,7 +112,7 @@ def own_ids(message_id: str, content: Sequence[Part]) -> tuple[Part, ...]:
         if isinstance(part, ToolCallPart):
             number += 1
             original = part.provider_id or part.id or None
-            part = part.model_copy(update={"id": f"{message_id}-call-{number}", "provider_id": original})
+            part = part.but(id=f"{message_id}-call-{number}", provider_id=original)
         parts.append(part)
     return tuple(parts)
 

@@ -248,7 +248,7 @@ class RunDocument(BaseModel):
             if label is None:
                 label, first = f"msg-{first}", first + 1
             if message.message_id is None or message.at is None:
-                self.messages[position] = message.model_copy(update={"message_id": label, "at": message.at or at})
+                self.messages[position] = message.but(message_id=label, at=message.at or at)
         self._labelled = len(self.messages)
         return first
 

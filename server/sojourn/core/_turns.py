@@ -113,10 +113,11 @@ def call_ids(messages: Iterable[Message]) -> Iterator[str]:
 
 def assistant_message(turn: ModelTurn, *, taken: AbstractSet[str], number: int) -> AssistantMessage:
     """The message of turn `number`, its calls with ids that are unique among themselves and `taken`."""
-    message = AssistantMessage(
-        content=_with_unique_ids(turn.content, taken, number),
+    message = AssistantMessage.trusted(
         message_id=turn.message_id,
         at=turn.at,
+        role="assistant",
+        content=_with_unique_ids(turn.content, taken, number),
         model=turn.model,
         finish_reason=turn.finish_reason,
         usage=turn.usage,
@@ -208,7 +209,7 @@ class OpenTurn(Value):
     @classmethod
     def begin(cls, message: AssistantMessage, turn: ModelTurn) -> OpenTurn:
         """The turn before anybody looked at it. Nothing of a turn that was cut will run, so nothing is asked."""
-        return cls(
+        return cls.trusted(
             message=message,
             executable_tools=turn.executable_tools,
             allowed_tools=turn.executable_tools if turn.allowed_tools is None else turn.allowed_tools,
@@ -239,7 +240,7 @@ class OpenTurn(Value):
         calls, position = self.calls, self.position
         while position < len(calls) and self.invalid(calls[position], output_tool) is None:
             position += 1
-        return self if position == self.position else self.model_copy(update={"position": position})
+        return self if position == self.position else self.but(position=position)
 
     def consistent(self, output_tool: str | None, *, whole: bool) -> bool:
         """Whether `position` is at the first invalid call, or behind the last when the turn is `whole`."""
@@ -298,7 +299,7 @@ class Round(Value):
             if result.call_id in fresh:
                 raise _refused("tool_results", f"answers {result.call_id!r} twice in one batch; a call has one result.")
             fresh[result.call_id] = self._fitting(result)
-        return self.model_copy(update={"answers": {**self.answers, **fresh}})
+        return self.but(answers={**self.answers, **fresh})
 
     def _fitting(self, result: ToolResultMessage) -> ToolResultMessage:
         call = self._open(result.call_id, "tool_results")

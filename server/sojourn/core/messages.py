@@ -104,7 +104,7 @@ class Usage(Value):
     cost: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
+        return Usage.trusted(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_input_tokens=_add(self.cached_input_tokens, other.cached_input_tokens),

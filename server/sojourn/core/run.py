@@ -341,7 +341,7 @@ class AgentRun(RunDocument):
         if recorded:
             self._record(message)
         if message.calls:
-            self.round = Round(calls=message.calls, preresolved=turn.preresolved(), answers={}, dispatched=())
+            self.round = Round.trusted(calls=message.calls, preresolved=turn.preresolved(), answers={}, dispatched=())
             self._move("tools called")
             return self._tools_step()
         return self._take_text(message, recorded=recorded)
@@ -379,7 +379,7 @@ class AgentRun(RunDocument):
     def _result(self) -> RunResult:
         assert self.ending is not None
         content = self.messages[-1].content if self.ending.recorded else ()
-        return RunResult.model_construct(
+        return RunResult.trusted(
             output=text_of(content),
             content=content,
             messages=tuple(self.messages),
@@ -399,7 +399,7 @@ class AgentRun(RunDocument):
     def _count_call(self, turn: ModelTurn) -> None:
         usage = turn.usage or Usage()
         self.model_calls.append(
-            ModelCall(
+            ModelCall.trusted(
                 index=len(self.model_calls),
                 usage=usage,
                 finish_reason=turn.finish_reason,

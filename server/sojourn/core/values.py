@@ -6,7 +6,7 @@ Text from outside passes `clean` once, at the door; after that nothing in it can
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +20,9 @@ Json = Any
 T = TypeVar("T")
 
 
+_set = object.__setattr__
+
+
 class Value(BaseModel):
     """A frozen pydantic value. On the wire its fields are lowerCamelCase and absent when None."""
 
@@ -31,6 +34,23 @@ class Value(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,
     )
+
+    @classmethod
+    def trusted(cls, **fields: Any) -> Self:
+        """A value of these fields, which must be all of them and right as they are: nothing is checked or filled in.
+
+        For the few places that every turn passes; as `model_construct`, at a fifth of its cost.
+        """
+        new = cls.__new__(cls)
+        _set(new, "__dict__", fields)
+        _set(new, "__pydantic_fields_set__", set(fields))
+        _set(new, "__pydantic_extra__", None)
+        _set(new, "__pydantic_private__", None)
+        return new
+
+    def but(self, **changes: Any) -> Self:
+        """The same with other fields, which must be right as they are; as `model_copy`, at a third of its cost."""
+        return self.trusted(**{**self.__dict__, **changes})
 
     def wire(self) -> dict[str, Any]:
         """The value as plain JSON data in its wire form (camelCase, optional fields that are None left out)."""
