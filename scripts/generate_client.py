@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from sojourn.core.values import Value
 from sojourn.methods import _fields
-from sojourn.methods._table import METHODS, Method
+from sojourn.methods._table import LSP_NAMESPACES, METHODS, Method
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "clients/python/sojourn_client/_api.py"
@@ -102,6 +102,8 @@ def generate() -> str:
     renderer = Renderer()
     spaces: dict[str, list[Method]] = {}
     for name, method in METHODS.items():
+        if name.startswith(LSP_NAMESPACES):
+            continue
         if "/" in name and not name.startswith(("$", "window")):
             spaces.setdefault(name.split("/")[0], []).append(method)
     classes = [_namespace(space, methods, renderer) for space, methods in sorted(spaces.items())]

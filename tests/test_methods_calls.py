@@ -14,12 +14,13 @@ from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import Forbidden
 from sojourn.core.messages import AssistantMessage, TextPart, ToolChoice, UserMessage
 from sojourn.methods._parse import from_wire
-from sojourn.methods._table import METHODS, Params
+from sojourn.methods._table import LSP_NAMESPACES, METHODS, Params
 
 pytestmark = pytest.mark.anyio
 
 ANSWER = object()
-ELSEWHERE = {"initialize", "initialized", "shutdown", "exit", "server/status"}
+EDITORS = {name for name in METHODS if name.startswith(LSP_NAMESPACES)}
+ELSEWHERE = {"initialize", "initialized", "shutdown", "exit", "server/status", *EDITORS}
 """Methods that are about the connection and the process, tested with them."""
 
 

@@ -19,7 +19,7 @@ async def test_the_server_says_who_it_is_and_what_it_takes(served: Daemon) -> No
     wire.send(hello(protocolVersions=[1, 2]))
     result = (await wire.receive())["result"]
     assert result["serverInfo"]["name"] == "sojourn"
-    assert result["capabilities"]["textDocumentSync"] == 0
+    assert result["capabilities"]["textDocumentSync"] == {"openClose": True, "change": 2}
     about = result["capabilities"]["experimental"]["sojourn"]
     assert about["protocolVersion"] == 1
     assert about["storeId"] == "store-of-tests"

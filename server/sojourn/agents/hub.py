@@ -81,6 +81,7 @@ class Hub:
         self.feed = Feed(store, self.spawn)
         self._toolset = Toolset(toolbox, servers, wait_s=(limits or HubLimits()).client_tool_wait_s)
         self._toolset.spawn = self.spawn
+        self.buffers = self._toolset.buffers
         self.rt = Runtime(
             store=store,
             feed=self.feed,
@@ -255,6 +256,7 @@ class Hub:
         """A connection has ended. It stops nothing but the runs that it steps by hand."""
         self.feed.gone(session)
         self._toolset.gone(session)
+        self.buffers.gone(session)
         self._questions.gone(session)
         for agent_id in self._steppers.pop(id(session), ()):
             self.spawn(self._release(agent_id), f"release {agent_id}")

@@ -93,6 +93,7 @@ def _context(rt: Runtime, p: Pass, name: str, ahead: dict[str, Any]) -> ToolCont
         start_child=nothing,
         on_progress=lambda _text, _fraction: None,
         stopped=lambda: p.stop_asked,
+        documents=rt.toolset.buffers,
         extra={"ahead": ahead},
     )
 

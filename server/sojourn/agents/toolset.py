@@ -24,6 +24,7 @@ from sojourn.tools.mcp import McpServers
 from sojourn.tools.table import Toolbox
 
 from . import children, inbox, previews
+from .buffers import Buffers
 from .feed import Subscriber
 from .passes import Pass
 from .runtime import Runtime
@@ -39,6 +40,7 @@ class Toolset:
 
     def __init__(self, toolbox: Toolbox, servers: McpServers | None = None, *, wait_s: float) -> None:
         self.toolbox = toolbox
+        self.buffers = Buffers()
         self.servers = servers or McpServers()
         self._wait_s = wait_s
         self._owners: dict[str, list[Subscriber]] = {}
@@ -301,6 +303,7 @@ async def run_tool(rt: Runtime, p: Pass, call: CallRecord, tool: Tool) -> ToolOu
         start_child=family.start_child,
         on_progress=lambda text, fraction: rt.feed.progress(p.agent_id, p.run_id, call.call_id, text, fraction),
         stopped=lambda: p.stop_asked,
+        documents=rt.toolset.buffers,
         approved=await previews.approved(rt, tool, call),
         start_job=partial(_start_job, rt, p, call),
         config=p.config,

@@ -23,6 +23,7 @@ _NAMESPACES = {
     "run": "Runs by hand",
     "tool": "Tools",
     "model": "Models",
+    "textDocument": "Files open in an editor (LSP)",
 }
 _PLACES = {"Event": "[event](#events)", "EventParams": "[params of `agent/event`](#agentevent)"}
 """Shapes that are described where they belong, not in the list of shapes."""

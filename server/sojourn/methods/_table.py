@@ -89,6 +89,9 @@ class Method:
 
 METHODS: dict[str, Method] = {}
 
+LSP_NAMESPACES = ("textDocument", "window", "workspace")
+"""What language clients send by themselves; the Python client has no calls for it."""
+
 
 def method(
     name: str,

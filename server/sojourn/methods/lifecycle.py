@@ -7,7 +7,7 @@ here are tolerated.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -17,7 +17,7 @@ from sojourn.core.values import Value
 
 from ._table import Params, Result, Session, method
 
-_TOLERANT = ConfigDict(
+TOLERANT = ConfigDict(
     frozen=True,
     extra="ignore",
     alias_generator=to_camel,
@@ -34,7 +34,7 @@ ObjectOrNothing = Annotated[T | None, BeforeValidator(lambda value: value if isi
 class ApprovalsCapability(Value):
     """What the client can do about approvals."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     request: dict[str, Any] | None = None
     """Present: it answers `approval/request`."""
@@ -43,7 +43,7 @@ class ApprovalsCapability(Value):
 class ToolsCapability(Value):
     """What the client can do about tools."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     execute: dict[str, Any] | None = None
     """Present: it answers `tool/execute`."""
@@ -52,7 +52,7 @@ class ToolsCapability(Value):
 class DeltasCapability(Value):
     """How the client wants streamed text."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     max_latency_ms: int | None = Field(default=None, ge=0, le=60_000)
     """Deltas may be held back this long to be joined."""
@@ -61,7 +61,7 @@ class DeltasCapability(Value):
 class SojournCapabilities(Value):
     """The client's side of `capabilities.experimental.sojourn` (`initializationOptions.sojourn` is taken as well)."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     protocol_versions: tuple[int, ...] | None = None
     client_id: ClientId | None = None
@@ -74,7 +74,7 @@ class SojournCapabilities(Value):
 class ExperimentalCapabilities(Value):
     """LSP's `capabilities.experimental`."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     sojourn: SojournCapabilities | None = None
 
@@ -82,15 +82,32 @@ class ExperimentalCapabilities(Value):
 class ClientCapabilities(Value):
     """LSP's client capabilities, as far as they are looked at."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     experimental: ObjectOrNothing[ExperimentalCapabilities] = None
+    workspace: ObjectOrNothing[dict[str, Any]] = None
+    window: ObjectOrNothing[dict[str, Any]] = None
+
+    def has(self, group: Literal["workspace", "window"], *path: str) -> bool:
+        """Whether the client can do what stands there."""
+        found: Any = getattr(self, group)
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        return found is True
+
+
+class ClientInfo(Value):
+    """Who the client says that it is."""
+
+    model_config = TOLERANT
+
+    name: Any = None
 
 
 class InitializationOptions(Value):
     """LSP's `initializationOptions`, as far as they are looked at."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     sojourn: SojournCapabilities | None = None
 
@@ -98,7 +115,7 @@ class InitializationOptions(Value):
 class WorkspaceFolder(Value):
     """One of LSP's workspace folders."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     uri: str
 
@@ -106,12 +123,13 @@ class WorkspaceFolder(Value):
 class InitializeParams(Params):
     """LSP's `InitializeParams`, as far as they are looked at; everything else in them is tolerated."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
     process_id: int | None = None
     root_uri: str | None = None
     root_path: str | None = None
     workspace_folders: tuple[WorkspaceFolder, ...] | None = None
+    client_info: ObjectOrNothing[ClientInfo] = None
     capabilities: ClientCapabilities | None = None
     initialization_options: ObjectOrNothing[InitializationOptions] = None
 
@@ -149,10 +167,18 @@ class ServerExperimental(Value):
     sojourn: SojournServer
 
 
-class ServerCapabilities(Value):
-    """LSP's server capabilities: no text synchronisation (0 = none), everything else is Sojourn's own."""
+class TextDocumentSync(Value):
+    """Which news of open files are wanted: that they are opened and closed, and what is changed in them (2)."""
 
-    text_document_sync: int = 0
+    open_close: bool = True
+    change: int = 2
+
+
+class ServerCapabilities(Value):
+    """LSP's server capabilities: it follows open files; everything else is Sojourn's own."""
+
+    position_encoding: str = "utf-16"
+    text_document_sync: TextDocumentSync = TextDocumentSync()
     experimental: ServerExperimental
 
 
@@ -183,7 +209,7 @@ class ConnectionSession(Session, Protocol):
 class Nothing(Params):
     """Parameters that are not looked at."""
 
-    model_config = _TOLERANT
+    model_config = TOLERANT
 
 
 @method("initialize", params=InitializeParams, result=InitializeResult, ready=False, inline=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import orjson
 
 from sojourn.core.agent import Caller
+from sojourn.core.documents import path_of
 from sojourn.core.errors import ProtocolVersion, Unauthorized
 from sojourn.methods._table import Mutating, Params
 from sojourn.methods.lifecycle import InitializeParams, InitializeResult
@@ -40,6 +40,9 @@ class ClientSession:
         self.delta_latency_ms: int | None = None
         self.answers_approvals = False
         self.runs_tools = False
+        self.editor_name = "an editor"
+        self.applies_edits = False
+        self.versioned_edits = False
         self._connection = connection
         self._framer = framer
         self._token = token
@@ -98,10 +101,18 @@ class ClientSession:
         self.delta_latency_ms = client.deltas.max_latency_ms if client.deltas else None
         self.answers_approvals = client.approvals is not None and client.approvals.request is not None
         self.runs_tools = client.tools is not None and client.tools.execute is not None
+        self._meet_editor(params)
         if self.client_id:
             self.name = f"{self.name} ({self.client_id})"
         self._connection.introduce()
         return self.host.welcome()
+
+    def _meet_editor(self, params: InitializeParams) -> None:
+        said = params.client_info.name if params.client_info else None
+        self.editor_name = (said.strip()[:64] if isinstance(said, str) else "") or self.client_id or self.editor_name
+        if params.capabilities is not None:
+            self.applies_edits = params.capabilities.has("workspace", "applyEdit")
+            self.versioned_edits = params.capabilities.has("workspace", "workspaceEdit", "documentChanges")
 
     def retire(self) -> None:
         """From now on only `exit` is served."""
@@ -129,16 +140,6 @@ def _same(token: str, shown: str) -> bool:
 def _root_path(params: InitializeParams) -> str | None:
     folders = params.workspace_folders or ()
     for uri in (params.root_uri, *(folder.uri for folder in folders)):
-        if uri and (path := _file_path(uri)):
+        if uri and (path := path_of(uri)):
             return path
     return params.root_path if params.root_path and params.root_path.startswith("/") else None
-
-
-def _file_path(uri: str) -> str | None:
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        return None
-    path = unquote(parts.path)
-    local = parts.scheme == "file" and parts.netloc in ("", "localhost")
-    return path if local and path.startswith("/") and "\0" not in path else None

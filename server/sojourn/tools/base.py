@@ -87,12 +87,14 @@ class Document:
     """A file that is open in an editor, as it stands there now, saved or not.
 
     `text` is None when the editor's text is not known (too large, or its changes made no sense); `key` is the editor's.
+    One that is not `changeable` can only be read: its editor takes no edits.
     """
 
     path: str
     text: str | None
     owner: str
     key: Any = None
+    changeable: bool = True
 
 
 class Documents(Protocol):

@@ -274,9 +274,11 @@ async def _source(ctx: ToolContext, path: str) -> Source:
         raise FileRefused(
             f"{path!r} is open in {document.owner!r}, whose unsaved text is not known; it is not changed."
         )
-    source = await in_thread(lambda: _saved(ctx, path, read=document is None), ctx)
-    if document is None:
+    source = await in_thread(lambda: _saved(ctx, path, read=document is None or not document.changeable), ctx)
+    if document is None or (not document.changeable and source.text == document.text):
         return source
+    if not document.changeable:
+        raise FileRefused(f"{path!r} is open and unsaved in {document.owner!r}, which takes no edits; save it first.")
     return Source(source.shown, source.path, document.text, document)
 
 
