@@ -132,6 +132,13 @@ class Buffers:
             log.warning("%s: the text of %s is too large to be followed.", buffer.editor.editor_name, buffer.uri)
             buffer.lines = None
 
+    def text(self, editor: object, uri: str, place: Range | None = None) -> str | None:
+        """The text of a file that this editor has open, or of a part of it; None when it is not known."""
+        buffer = self._of.get(editor, {}).get(uri)
+        if buffer is None or buffer.lines is None:
+            return None
+        return buffer.lines.text if place is None else buffer.lines.part(place)
+
     # -- what tools ask -----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:

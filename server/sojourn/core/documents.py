@@ -54,6 +54,15 @@ class Lines:
         self._lines[begin:end] = _split(new)
         self.length += len(new) - sum(map(len, old))
 
+    def part(self, place: Range) -> str:
+        """The text in a range; nothing when it ends before it starts."""
+        first, before = self._at(place.start)
+        last, after = self._at(place.end)
+        lines = self._lines[first : last + 1]
+        if last < len(self._lines):
+            lines[-1:] = [line[:after] for line in lines[-1:]]
+        return "".join(lines)[before:]
+
     def position(self, offset: int) -> Position:
         """The place of the character number `offset`."""
         number = 0

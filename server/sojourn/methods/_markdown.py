@@ -24,6 +24,8 @@ _NAMESPACES = {
     "tool": "Tools",
     "model": "Models",
     "textDocument": "Files open in an editor (LSP)",
+    "workspace": "Commands for language clients without a plugin (LSP)",
+    "window": "Progress that a person cancels (LSP)",
 }
 _PLACES = {"Event": "[event](#events)", "EventParams": "[params of `agent/event`](#agentevent)"}
 """Shapes that are described where they belong, not in the list of shapes."""

@@ -50,6 +50,14 @@ class Span(_Tolerant):
     start: Place
     end: Place
 
+    def range(self) -> Range:
+        """The same as the core has it."""
+        start, end = self.start, self.end
+        return Range(
+            start=Position(line=start.line, character=start.character),
+            end=Position(line=end.line, character=end.character),
+        )
+
 
 class ContentChange(_Tolerant):
     """A change of a text; without a `range` it is the whole new text."""
@@ -101,7 +109,7 @@ async def did_open(session: EditorSession, params: DidOpenParams) -> None:
 @method("textDocument/didChange", params=DidChangeParams, result=None, inline=True)
 async def did_change(session: EditorSession, params: DidChangeParams) -> None:
     """An open file was changed in the client's editor, in whole or in part (LSP notification)."""
-    changes = [(_range(change.range), change.text) for change in params.content_changes]
+    changes = [(change.range.range() if change.range else None, change.text) for change in params.content_changes]
     session.hub.buffers.changed(session, params.text_document.uri, params.text_document.version, changes)
 
 
@@ -109,12 +117,3 @@ async def did_change(session: EditorSession, params: DidChangeParams) -> None:
 async def did_close(session: EditorSession, params: DidCloseParams) -> None:
     """A file was closed in the client's editor (LSP notification)."""
     session.hub.buffers.closed(session, params.text_document.uri)
-
-
-def _range(span: Span | None) -> Range | None:
-    if span is None:
-        return None
-    start, end = span.start, span.end
-    return Range(
-        start=Position(line=start.line, character=start.character), end=Position(line=end.line, character=end.character)
-    )

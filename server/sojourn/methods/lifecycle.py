@@ -26,6 +26,9 @@ TOLERANT = ConfigDict(
     serialize_by_alias=True,
 )
 
+COMMANDS = tuple(f"sojourn.{name}" for name in ("prompt", "new", "approve", "deny", "stop", "status", "show"))
+"""What a language client without a plugin can have done."""
+
 T = TypeVar("T")
 ObjectOrNothing = Annotated[T | None, BeforeValidator(lambda value: value if isinstance(value, dict) else None)]
 """LSP allows any JSON here; only an object can hold something for us."""
@@ -174,11 +177,18 @@ class TextDocumentSync(Value):
     change: int = 2
 
 
+class ExecuteCommandOptions(Value):
+    """The commands of `workspace/executeCommand`."""
+
+    commands: tuple[str, ...] = COMMANDS
+
+
 class ServerCapabilities(Value):
-    """LSP's server capabilities: it follows open files; everything else is Sojourn's own."""
+    """LSP's server capabilities: it follows open files and has commands; everything else is Sojourn's own."""
 
     position_encoding: str = "utf-16"
     text_document_sync: TextDocumentSync = TextDocumentSync()
+    execute_command_provider: ExecuteCommandOptions = ExecuteCommandOptions()
     experimental: ServerExperimental
 
 

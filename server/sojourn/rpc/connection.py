@@ -171,6 +171,8 @@ class Connection(asyncio.Protocol):
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
         if self._greeted:
+            if self.session.plain is not None:
+                self.host.hub.client_gone(self.session.plain)
             self.host.hub.client_gone(self.session)
         self.outbox.close(send=not self._lost.is_set())
         self._reader.close()

@@ -16,6 +16,7 @@ from sojourn.methods.lifecycle import InitializeParams, InitializeResult
 
 from .framing import Framer, frame
 from .host import PROTOCOL_VERSION, Host
+from .plain import PlainEditor
 from .requests import CURRENT
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class ClientSession:
         self.editor_name = "an editor"
         self.applies_edits = False
         self.versioned_edits = False
+        self.shows_progress = False
+        self.plain: PlainEditor | None = None
+        """What it is to the hub besides, once it has used a command."""
         self._connection = connection
         self._framer = framer
         self._token = token
@@ -75,6 +79,22 @@ class ClientSession:
         """The client's result of a request of the daemon. Raises `ClientRefused` with the client's error, and
         `ConnectionError` when it leaves. Being cancelled sends `$/cancelRequest`."""
         return await self._connection.protocol.send_request(method, params)
+
+    def tell(self, method: str, params: dict[str, Any]) -> None:
+        """Sends a notification, unless the queue of events is at its limit."""
+        self._connection.protocol.notify(method, params)
+
+    # ── commands of language clients without a plugin ─────────────────────────────────────────────────────────────
+
+    async def execute(self, command: str, arguments: tuple[Any, ...]) -> Any:
+        """Does one of the commands of `workspace/executeCommand`."""
+        self.plain = self.plain or PlainEditor(self)
+        return await self.plain.execute(command, arguments)
+
+    async def cancel_progress(self, token: str | int) -> None:
+        """Stops the run whose progress is shown under this token."""
+        if self.plain is not None:
+            await self.plain.cancel_progress(token)
 
     def frame(self, body: bytes) -> bytes:
         """`body` in the framing that the client speaks."""
@@ -112,6 +132,7 @@ class ClientSession:
         self.editor_name = (said.strip()[:64] if isinstance(said, str) else "") or self.client_id or self.editor_name
         if params.capabilities is not None:
             self.applies_edits = params.capabilities.has("workspace", "applyEdit")
+            self.shows_progress = params.capabilities.has("window", "workDoneProgress")
             self.versioned_edits = params.capabilities.has("workspace", "workspaceEdit", "documentChanges")
 
     def retire(self) -> None:
