@@ -18,7 +18,7 @@ from sojourn.core import hot_events as hot
 from sojourn.core.agent import AgentState, Origin, RunOutcome, WaitingFor
 from sojourn.core.errors import AgentNotFound, RunNotFound
 from sojourn.core.hot_events import WireEvent
-from sojourn.core.messages import MESSAGE, Message
+from sojourn.core.messages import Message
 from sojourn.core.values import Value
 from sojourn.store.base import Tx
 from sojourn.store.records import (
@@ -100,7 +100,7 @@ class ApprovalClosed:
 
 def message_json(message: Message) -> bytes:
     """A message as it is stored and sent."""
-    return MESSAGE.dump_json(message, by_alias=True, exclude_none=True)
+    return message.json_bytes()
 
 
 def params_json(record: EventRecord, body: bytes) -> bytes:

@@ -32,6 +32,8 @@ FILE_NAME = "sojourn.db"
 READERS = 3
 AT_ONCE = 16
 """Answers of a batch that go out in one turn of the event loop."""
+COMPANY, PATIENCE = 8, 8
+"""From how many transitions in a batch on the next one is waited for, and for how many turns in which none came."""
 HANDFUL = 64
 """Transitions that go to the writer in one piece: it takes whole pieces until a batch is full."""
 
@@ -54,6 +56,8 @@ class SqliteStore(Listeners):
         self._given = self._delivered = 0
         """How many transitions were given to the writer, and how many of them came back."""
         self._fresh: list[Job] = []
+        self._company = 0
+        """How many transitions shared the last batch."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @classmethod
@@ -78,11 +82,23 @@ class SqliteStore(Listeners):
         self._given += 1
         self._fresh.append(Job(transition, future))
         if len(self._fresh) == 1:
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._gather, 0, 0)
         return await future
 
+    def _gather(self, seen: int, quiet: int) -> None:
+        """Hands over what the tasks that ran in this turn of the event loop have for the writer: one batch.
+
+        When many shared the last batch, they are given some turns to come together again: each needs a few to do what
+        it does between two transitions, and a batch that only some of them share costs as much as one for all.
+        """
+        found = len(self._fresh)
+        quiet = 0 if found > seen else quiet + 1
+        if self._company < COMPANY or found >= self._company or quiet > PATIENCE:
+            self._hand_over()
+        else:
+            self._loop.call_soon(self._gather, found, quiet)
+
     def _hand_over(self) -> None:
-        """Gives the writer what all the tasks that ran in this turn of the event loop have for it: one batch."""
         fresh, self._fresh = self._fresh, []
         for start in range(0, len(fresh), HANDFUL):
             self._writer.queue.put(fresh[start : start + HANDFUL])
@@ -151,6 +167,7 @@ class SqliteStore(Listeners):
     def _deliver(self, batch: Batch) -> None:
         if batch.health_changed:
             self.tell_degraded(batch.failure)
+        self._company = len(batch.jobs)
         self.tell_published(batch.published)
         self._answer_jobs(batch.jobs)
 
