@@ -15,6 +15,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from sojourn.store.migrations import open_writer
 from sojourn.store.records import AgentRecord, EventRecord, MessageRecord, Record, changes
 from sojourn.store.sqlite import FILE_NAME, SqliteStore
@@ -112,21 +114,21 @@ class Raw:
     def __init__(self, folder: Path, turn: list[Transition], agents: int) -> None:
         self.db: sqlite3.Connection = open_writer(folder / FILE_NAME, "full")
         self.commits = 0
-        self._turn = _first_puts_insert(turn)
+        self.turn = _first_puts_insert(turn)
         self._agents = agents
         self._number = 0
         writes = [write for transition in turn for write in transition]
         self._events = sum(isinstance(write.record, EventRecord) for write in writes)
         self._messages = sum(isinstance(write.record, MessageRecord) for write in writes)
         known = next(write.record for write in writes if isinstance(write.record, AgentRecord))
-        self.write([_grouped([self._keyed(Write("insert", known), n) for n in range(agents)])])
+        self.write([_grouped([self.keyed(Write("insert", known), n) for n in range(agents)])])
 
     def prepared(self) -> list[Statements]:
         """The statements of another turn of all agents, commit by commit."""
-        self._number += 1
+        self.begin_turn()
         return [
-            _grouped([self._keyed(write, n) for write in transition for n in range(self._agents)])
-            for transition in self._turn
+            _grouped([self.keyed(write, n) for write in transition for n in range(self._agents)])
+            for transition in self.turn
         ]
 
     def write(self, commits: list[Statements]) -> None:
@@ -136,11 +138,19 @@ class Raw:
             for sql, values in statements:
                 self.db.executemany(sql, values)
             self.db.execute("COMMIT")
-            self.commits += 1
-            if self.commits % CHECKPOINT_EVERY == 0:
-                self.db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            self.count_commit()
 
-    def _keyed(self, write: Write, agent: int) -> Write:
+    def count_commit(self) -> None:
+        """After a commit: the log is written back now and then, as the store does."""
+        self.commits += 1
+        if self.commits % CHECKPOINT_EVERY == 0:
+            self.db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def begin_turn(self) -> None:
+        """From here on `keyed` gives the keys of the next turn."""
+        self._number += 1
+
+    def keyed(self, write: Write, agent: int) -> Write:
         """The write for another agent and turn, with keys of the same length; bodies as they are."""
         record: Any = copy.copy(write.record)
         if isinstance(record, EventRecord):
@@ -160,6 +170,51 @@ class Raw:
                     record, field.name, re.sub(r"\d+", lambda n: str(int(n[0]) + 10 * self._number), value, count=1)
                 )
         return Write(write.op, record, write.columns)
+
+
+Plain = list[tuple[str, list[Any], list[int]]]
+"""Statements, their values, and which of these are data yet to be encoded as JSON."""
+
+
+class RawLoop:
+    """The least program that writes these rows: agent by agent it encodes each JSON column and runs each statement.
+
+    As many commits as `Raw`, each with all agents in it, which is as far as group commit can go.
+    """
+
+    def __init__(self, folder: Path, turn: list[Transition], agents: int) -> None:
+        self._raw = Raw(folder, turn, agents)
+        self._agents = agents
+        self._turn = self._raw.turn
+        self.db = self._raw.db
+
+    def prepared(self) -> list[Plain]:
+        """The data of another turn of all agents, commit by commit."""
+        self._raw.begin_turn()
+        return [
+            [_unencoded(self._raw.keyed(write, n)) for n in range(self._agents) for write in transition]
+            for transition in self._turn
+        ]
+
+    def write(self, commits: list[Plain]) -> None:
+        """Writes what was prepared."""
+        for statements in commits:
+            self.db.execute("BEGIN IMMEDIATE")
+            for sql, values, encode in statements:
+                for place in encode:
+                    values[place] = orjson.dumps(values[place]).decode()
+                self.db.execute(sql, values)
+            self.db.execute("COMMIT")
+            self._raw.count_commit()
+
+
+def _unencoded(write: Write) -> tuple[str, list[Any], list[int]]:
+    sql, row = statement_of(write)
+    values = list(row)
+    encode = [place for place, value in enumerate(values) if isinstance(value, str) and value[:1] in ("{", "[")]
+    for place in encode:
+        values[place] = orjson.loads(values[place])
+    return sql, values, encode
 
 
 def _grouped(writes: list[Write]) -> Statements:

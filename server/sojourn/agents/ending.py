@@ -74,7 +74,7 @@ def _outcome(ledger: Ledger, p: Pass, reason: EndReason, error: ErrorInfo | None
     agent, record = p.records(ledger)
     messages = tuple(p.conversation.messages[record.pass_first_message : agent.message_count])
     last = messages[-1] if messages and isinstance(messages[-1], AssistantMessage) else None
-    return RunOutcome(
+    return RunOutcome.trusted(
         agent_id=agent.agent_id,
         run_id=record.run_id,
         reason=reason,

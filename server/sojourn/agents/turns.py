@@ -132,7 +132,7 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
     try:
         step = _feed(
             p,
-            ModelTurn(
+            ModelTurn.trusted(
                 content=own_ids(message_id, answer.content),
                 usage=usage,
                 finish_reason=answer.finish_reason,
@@ -141,6 +141,7 @@ def answered(ledger: Ledger, rt: Runtime, p: Pass, answer: ModelAnswer, timing: 
                 model=answer.model or p.model_name,
                 response_id=answer.response_id,
                 request_id=answer.request_id,
+                raw=None,
                 executable_tools=tuple(p.tools),
                 allowed_tools=_allowed(p, choice),
             ),

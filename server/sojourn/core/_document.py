@@ -7,7 +7,7 @@ Nothing here moves a run; `sojourn.core.run` does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -62,6 +62,7 @@ _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage, LateResultMessage
 _KINDS = frozenset(_MESSAGES)
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 
+_NO_USAGE = Usage()
 Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 
 
@@ -116,28 +117,33 @@ class RunDocument(BaseModel):
     @classmethod
     def new(cls, prompt: str | Message | Sequence[Message] | None) -> Self:
         """A run that has `prompt` to send: text, a message, what the inbox held and then the prompt, or nothing."""
-        run = cls.model_construct(
-            format=RUN_FORMAT,
-            state="preparing",
-            turn=0,
-            turn_limit=1,
-            invalid_call_limit=0,
-            invalid_call_retries=0,
-            choice=None,
-            output=None,
-            raw_kept=False,
-            open_turn=None,
-            round=None,
-            ending=None,
-            failure=None,
-            usage=Usage(),
-            history=[],
-            messages=_as_messages(prompt),
-            model_calls=[],
-            entries=[],
-        )
+        run = cls.__new__(cls)
+        fields = {
+            "format": RUN_FORMAT,
+            "state": "preparing",
+            "turn": 0,
+            "turn_limit": 1,
+            "invalid_call_limit": 0,
+            "invalid_call_retries": 0,
+            "choice": None,
+            "output": None,
+            "raw_kept": False,
+            "open_turn": None,
+            "round": None,
+            "ending": None,
+            "failure": None,
+            "usage": _NO_USAGE,
+            "history": [],
+            "messages": _as_messages(prompt),
+            "model_calls": [],
+            "entries": [],
+        }
+        for name, value in (("dict", fields), ("pydantic_fields_set", set(fields))):
+            object.__setattr__(run, f"__{name}__", value)  # as `model_construct`, at a fraction of its cost
+        for name in ("pydantic_extra", "pydantic_private"):
+            object.__setattr__(run, f"__{name}__", None)
         run._remember_nothing()
-        return cast("Self", run)  # the plugin of mypy forgets that `model_construct` makes a `Self`
+        return run
 
     def with_history(self, messages: Iterable[Message]) -> Self:
         """Puts earlier messages before the run's own, as they are."""
