@@ -49,24 +49,28 @@ class _CountingTx:
     def _count(self, values: Sequence[Any]) -> None:
         self._store.bytes += sum(len(value.encode()) if isinstance(value, str) else 8 for value in values)
 
-    def insert(self, record: Record) -> None:
+    def insert(self, record: Record, *, later: bool = False) -> None:
         self._count(astuple(copy.copy(record)))
-        self._tx.insert(record)
+        self._tx.insert(record, later=later)
 
-    def insert_all(self, records: Sequence[Record]) -> None:
+    def insert_all(self, records: Sequence[Record], *, later: bool = False) -> None:
         for record in records:
             self._count(astuple(record))
-        self._tx.insert_all(records)
+        self._tx.insert_all(records, later=later)
 
-    def put(self, record: Record) -> None:
+    def put(self, record: Record, *, later: bool = False) -> None:
         self._count(astuple(record))
-        self._tx.put(record)
+        self._tx.put(record, later=later)
 
-    def update(self, record: Record, *columns: str) -> None:
+    def save(self, record: Record, before: tuple[Any, ...]) -> None:
+        self._count([*(new for new, old in zip(astuple(record), before, strict=True) if new != old)])
+        self._tx.save(record, before)
+
+    def update(self, record: Record, *columns: str, later: bool = False) -> None:
         known = {field.name for field in fields(record)}
         assert known.issuperset(columns)
         self._count([getattr(record, name) for name in (*columns, *record.TABLE.key)])
-        self._tx.update(record, *columns)
+        self._tx.update(record, *columns, later=later)
 
 
 async def turns(home: House, agents: int, count: int) -> float:

@@ -57,6 +57,7 @@ class Connection:
 
 CALLER = Caller(client_id="tester")
 SESSION = "the session"
+UNWISHED = {"output_schema": None, "tool_choice": None}
 HI = (TextPart(text="hi"),)
 SAVED = {"format": 1, "anything": [None]}
 SCHEMA = {"type": "object"}
@@ -110,7 +111,7 @@ CALLS: list[tuple[str, dict[str, Any], str, tuple[Any, ...], dict[str, Any]]] = 
         {"agentId": "a", "content": "hi"},
         "prompt",
         (CALLER, "a", HI),
-        {"if_busy": "reject", "on_approval": None, "wait": True, "session": SESSION},
+        {"if_busy": "reject", "on_approval": None, "wait": True, "session": SESSION, **UNWISHED},
     ),
     (
         "agent/prompt",
@@ -123,16 +124,36 @@ CALLS: list[tuple[str, dict[str, Any], str, tuple[Any, ...], dict[str, Any]]] = 
         },
         "prompt",
         (CALLER, "a", HI),
-        {"if_busy": "queue", "on_approval": "deny", "wait": False, "session": SESSION},
+        {"if_busy": "queue", "on_approval": "deny", "wait": False, "session": SESSION, **UNWISHED},
+    ),
+    (
+        "agent/prompt",
+        {"agentId": "a", "content": "hi", "outputSchema": {"type": "object"}, "toolChoice": {"mode": "required"}},
+        "prompt",
+        (CALLER, "a", HI),
+        {
+            "if_busy": "reject",
+            "on_approval": None,
+            "wait": True,
+            "session": SESSION,
+            "output_schema": {"type": "object"},
+            "tool_choice": ToolChoice(mode="required"),
+        },
     ),
     ("agent/compact", {"agentId": "a"}, "compact", (CALLER, "a"), {}),
-    ("agent/resume", {"agentId": "a"}, "resume", (CALLER, "a"), {"run": None, "wait": True, "session": SESSION}),
+    (
+        "agent/resume",
+        {"agentId": "a"},
+        "resume",
+        (CALLER, "a"),
+        {"run": None, "wait": True, "session": SESSION, **UNWISHED},
+    ),
     (
         "agent/resume",
         {"agentId": "a", "run": SAVED, "wait": False},
         "resume",
         (CALLER, "a"),
-        {"run": SAVED, "wait": False, "session": SESSION},
+        {"run": SAVED, "wait": False, "session": SESSION, **UNWISHED},
     ),
     ("agent/stop", {"agentId": "a"}, "stop", (CALLER, "a"), {}),
     ("agent/wait", {"agentId": "a"}, "wait", ("a", None), {}),

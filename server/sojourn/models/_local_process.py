@@ -25,6 +25,7 @@ from .base import ModelSpec
 
 START_S = 120.0
 END_S = 1.0
+SETTLE_S = 0.5
 PROGRAM = (sys.executable, "-P", "-m", "sojourn.models._local_server")
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,13 @@ class LocalProcess:
                 await self._end()
                 self._address = await self._start()
             return self._address
+
+    async def settle(self) -> None:
+        """After a connection that broke: a process that is about to end is given a moment to be known as ended."""
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await self._process.wait()
 
     async def aclose(self) -> None:
         """Ends the process if there is one."""

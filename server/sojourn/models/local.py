@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from sojourn.core.errors import ModelError
+
 from ._chat_request import chat_body
 from ._local_files import completed, shown_name
 from ._local_process import PROGRAM, LocalProcess
@@ -40,6 +42,11 @@ class Local(OpenAIChat):
         address = await self.server.address()
         self._wire.base_url = f"{address.url}/v1"
         self.headers = {"authorization": f"Bearer {address.key}"}
-        async with aclosing(super()._attempt(request, body, deadline)) as events:
-            async for event in events:
-                yield event
+        try:
+            async with aclosing(super()._attempt(request, body, deadline)) as events:
+                async for event in events:
+                    yield event
+        except ModelError as error:
+            if error.data.get("status") is None:  # no answer, or half of one: its process may just have died
+                await self.server.settle()
+            raise

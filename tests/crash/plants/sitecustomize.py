@@ -19,7 +19,8 @@ def acknowledge_before_commit() -> None:
     def commit(self: Any, batch: Any) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         for job in batch.jobs:
-            batch.published += self._step(job)
+            self._step(job)
+        self._write_out()
         self._note_health(batch, None)
         told = bool(early & {getattr(item, "type", "") for item in batch.published})
         if told:
