@@ -71,11 +71,6 @@ class Batch:
         self.failure: str | None = None
         self.health_changed = False
 
-    @property
-    def published(self) -> list[Any]:
-        """What its transitions published that are kept, in their order."""
-        return [item for job in self.jobs if job.error is None for item in job.published]
-
 
 class Writer:
     """Owns the connection that writes. `queue`, `start` and `stop` are for others, the rest is the thread's own."""

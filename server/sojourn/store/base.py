@@ -2,8 +2,8 @@
 
 A *transition* is a plain function of a `Tx`. The store runs it where no other transition runs, so it reads and writes
 without races; when it raises, nothing of it is kept and its neighbours are untouched. Its result, and everything it
-gave to `Tx.publish`, comes back to the event loop after the commit, in commit order: first what was published (one
-call of the listener per batch), then the waiting callers.
+gave to `Tx.publish`, comes back to the event loop after the commit, in commit order: first what it published, then its
+waiting caller.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Store(Protocol):
         ...
 
     def on_commit(self, listener: Callable[[list[Any]], None]) -> None:
-        """Sets the one function that gets what was published, on the event loop, in commit order, a list per batch."""
+        """Sets the one function that gets what was published, on the event loop, in commit order, in lists."""
         ...
 
     def on_degraded(self, listener: Callable[[str | None], None]) -> None:

@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 FILE_NAME = "sojourn.db"
 READERS = 3
-AT_ONCE = 16
-"""Answers of a batch that go out in one turn of the event loop."""
+AT_ONCE = 8
+"""Transitions of a batch that are handed on in one turn of the event loop."""
 COMPANY, PATIENCE = 8, 8
 """From how many transitions in a batch on the next one is waited for, and for how many turns in which none came."""
 HANDFUL = 64
@@ -168,14 +168,15 @@ class SqliteStore(Listeners):
         if batch.health_changed:
             self.tell_degraded(batch.failure)
         self._company = len(batch.jobs)
-        self.tell_published(batch.published)
-        self._answer_jobs(batch.jobs)
+        self._pass_on(batch.jobs)
 
-    def _answer_jobs(self, jobs: list[Job]) -> None:
-        """Lets those who wait go on, a few in each turn of the event loop: others want to be heard between them."""
+    def _pass_on(self, jobs: list[Job]) -> None:
+        """Hands on what was published and lets those who wait go on, a few transitions in each turn of the event loop:
+        others want to be heard between them."""
         now, rest = jobs[:AT_ONCE], jobs[AT_ONCE:]
         if rest:
-            self._loop.call_soon(self._answer_jobs, rest)
+            self._loop.call_soon(self._pass_on, rest)
+        self.tell_published([item for job in now if job.error is None for item in job.published])
         for job in now:
             if job.future.done():
                 continue

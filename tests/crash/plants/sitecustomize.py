@@ -22,7 +22,7 @@ def acknowledge_before_commit() -> None:
             self._step(job)
         self._write_out()
         self._note_health(batch, None)
-        told = bool(early & {getattr(item, "type", "") for item in batch.published})
+        told = bool(early & {getattr(item, "type", "") for job in batch.jobs for item in job.published})
         if told:
             self._deliver(batch)
             time.sleep(0.02)  # the disk takes its time
