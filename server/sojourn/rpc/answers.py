@@ -13,10 +13,11 @@ from typing import Any
 
 import orjson
 from pydantic_core import PydanticSerializationError
-from pygls import exceptions as rpc
 
 from sojourn.core.errors import LimitReached, SojournError
 from sojourn.core.values import Json, Value, clean
+
+from ._pygls import exceptions as rpc
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,18 @@ import json
 import math
 from typing import Any
 
-from lsprotocol.types import ResponseError, ResponseErrorMessage
 from pydantic_core import from_json
-from pygls.exceptions import JsonRpcInternalError
-from pygls.protocol.json_rpc import JsonRPCNotification, JsonRPCRequestMessage, JsonRPCResponseMessage
 
 from sojourn.core.values import Json
 
+from ._pygls import (
+    JsonRpcInternalError,
+    JsonRPCNotification,
+    JsonRPCRequestMessage,
+    JsonRPCResponseMessage,
+    ResponseError,
+    ResponseErrorMessage,
+)
 from .answers import Id
 
 MAX_DEPTH = 200

@@ -16,23 +16,24 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from lsprotocol.types import CANCEL_REQUEST, ResponseError
 from pydantic import ValidationError
-from pygls import exceptions as rpc
-from pygls.protocol import default_converter
-from pygls.protocol.json_rpc import (
-    JsonRPCNotification,
-    JsonRPCProtocol,
-    JsonRPCRequestMessage,
-    JsonRPCResponseMessage,
-)
-from pygls.server import JsonRPCServer
 
 from sojourn.core.errors import ClientRefused, Draining, InvalidParams, Overloaded, Unauthorized
 from sojourn.core.values import Json, clean
 from sojourn.methods._parse import invalid_params
 from sojourn.methods._table import METHODS, Method, Params
 
+from ._pygls import (
+    CANCEL_REQUEST,
+    JsonRPCNotification,
+    JsonRPCProtocol,
+    JsonRPCRequestMessage,
+    JsonRPCResponseMessage,
+    JsonRPCServer,
+    ResponseError,
+    default_converter,
+)
+from ._pygls import exceptions as rpc
 from .answers import (
     encode_notification,
     encode_request,
