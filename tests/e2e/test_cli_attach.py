@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from cli_running import Cli
 from wire import Wire
 
+from sojourn.cli._view import View
 from sojourn_client.testing import DaemonProcess
 
 Make = Callable[..., DaemonProcess]
@@ -176,6 +178,49 @@ def test_a_prompt_at_a_terminal_asks_about_approvals(daemon: DaemonProcess) -> N
         terminal.until("Deployed site.")
         assert terminal.process.wait(10) == 0
     assert "> thank you" in daemon.run("events", "p").stdout
+
+
+def test_a_run_stopped_at_an_open_question_is_shown_and_replayed(daemon: DaemonProcess, wire: Wire) -> None:
+    with at(daemon, "attach", "a") as terminal:
+        terminal.until("/quit")
+        terminal.type("deploy the site\n")
+        terminal.until("Allow demo_deploy")
+        terminal.type("/stop\n")
+        terminal.until("demo_deploy: not decided, the run was stopped")
+        terminal.until("stopped")
+        terminal.type("/quit\n")
+        assert terminal.process.wait(10) == 0
+    with at(daemon, "prompt", "deploy the site", "--agent", "q", "--tool", "demo_deploy") as terminal:
+        terminal.until("Allow demo_deploy")
+        wire.call("agent/stop", {"agentId": "q"})
+        terminal.until("demo_deploy: not decided, the run was stopped")
+        assert terminal.process.wait(10) == 5
+    assert "not decided, the run was stopped" in daemon.run("events", "a").stdout
+
+
+def test_what_cannot_be_shown_is_no_secret(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(view: View, item: object) -> None:
+        raise LookupError("no words for it")
+
+    monkeypatch.setattr(View, "show", broken)
+    with pytest.raises(LookupError, match="no words for it"):
+        Cli(daemon)("prompt", "hello", "--agent", "unseen")
+
+
+def test_refused_calls_leave_a_line(daemon: DaemonProcess) -> None:
+    done = daemon.run(
+        "prompt", "deploy the site", "--agent", "refused", "--tool", "demo_deploy", "--on-approval", "deny"
+    )
+    assert "✗ demo_deploy: Denied: 'demo_deploy' needs an approval" in done.stderr
+
+
+def test_what_is_for_scripts_is_not_shown_to_people(daemon: DaemonProcess, wire: Wire) -> None:
+    with at(daemon, "prompt", "deploy the site", "--agent", "a", "--no-wait") as terminal:
+        terminal.until("Taken; `sojourn attach a` shows how it goes on.")
+        assert terminal.process.wait(10) == 0
+    with at(daemon, "approvals") as terminal:
+        terminal.until("just now")
+        assert terminal.process.wait(10) == 0
 
 
 def test_a_table_at_a_terminal_has_headings(daemon: DaemonProcess, wire: Wire) -> None:

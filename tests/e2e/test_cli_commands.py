@@ -230,6 +230,7 @@ def test_a_lasting_decision_is_listed_and_can_be_taken_back(cli: Cli) -> None:
     ("options", "code", "words"),
     [
         pytest.param(["--deny", "--abort"], 2, "two decisions", id="two decisions"),
+        pytest.param(["--pattern", "ls *"], 2, "add --scope run", id="a pattern for once"),
         pytest.param(["--edit", "nonsense"], 1, "not JSON", id="no JSON"),
         pytest.param(["--edit", "[1]"], 1, "JSON object", id="no object"),
     ],

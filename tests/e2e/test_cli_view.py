@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from sojourn.cli._show import one_line, printable
 from sojourn.cli._view import View
+from sojourn.core.approvals import DecisionKind
 
-APPROVAL = {"approvalId": "p", "toolName": "rm", "args": {"path": "/"}}
+APPROVAL = {"approvalId": "p", "callId": "c", "toolName": "rm", "args": {"path": "/"}}
 DECIDED = {**APPROVAL, "decision": {"decision": "deny", "by": "me", "reason": "no"}}
 
 
@@ -23,6 +24,11 @@ def delta(words: str, kind: str = "text") -> dict[str, Any]:
 
 def said(words: str, role: str = "assistant") -> dict[str, Any]:
     return {"type": "messageEnd", "message": {"messageId": "m", "role": role, "content": text(words)}}
+
+
+def refused(words: str, **more: Any) -> dict[str, Any]:
+    message = {"role": "toolResult", "callId": "c", "toolName": "t", "content": text(words), "isError": True, **more}
+    return {"type": "messageEnd", "message": message}
 
 
 def nested(event: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +80,23 @@ def ended(words: str, **more: Any) -> dict[str, Any]:
             "  50% half\n",
             id="progress",
         ),
-        pytest.param([ended("ok\nmore")], "✓ t: ok more\n", id="a result"),
+        pytest.param([ended("ok\n")], "✓ t: ok\n", id="a result"),
+        pytest.param([ended("ok\n  more\n")], "✓ t:\n    ok\n      more\n", id="a result of two lines"),
+        pytest.param(
+            [nested(ended("1\n2\n3\n4\n5\n6\n" + "x" * 200))],
+            "  ✓ t:\n      1\n      2\n      3\n      4\n      5\n      … 2 more lines\n",
+            id="a long result",
+        ),
+        pytest.param([refused("Denied by policy.")], "✗ t: Denied by policy.\n", id="a refused call"),
+        pytest.param([ended("ok"), refused("ok", isError=False)], "✓ t: ok\n", id="a result as a message"),
+        pytest.param(
+            [ended("ok"), nested(refused("Vetoed."))], "✓ t: ok\n  ✗ t: Vetoed.\n", id="a child's call of the same id"
+        ),
+        pytest.param(
+            [{"type": "approvalResolved", "approval": DECIDED}, refused("Denied: no")],
+            "! rm: denied by me: no\n",
+            id="a denied call",
+        ),
         pytest.param([ended("no", isError=True)], "✗ t: no\n", id="a failure"),
         pytest.param([ended("later", pending=True)], "… t (c): later\n", id="a placeholder"),
         pytest.param([{**ended("real"), "type": "toolResolved"}], "✓ t: real\n", id="a late result"),
@@ -111,6 +133,31 @@ def test_an_event_on_the_screen(events: list[dict[str, Any]], screen: str, capsy
     for event in events:
         view.show_wire({"agentId": "a", "event": event})
     assert capsys.readouterr() == (screen, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("approve", "approved by x"),
+        ("edit", "approved with other arguments by x"),
+        ("answer", "answered by x"),
+        ("deny", "denied by x"),
+        ("abort", "stopped by x"),
+        ("stopped", "not decided, the run was stopped"),
+        ("closed", "not decided, it is needed no more"),
+        ("expired", "not decided in time"),
+        ("postponed", "postponed by x"),
+    ],
+)
+def test_every_end_of_an_approval_has_words(kind: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    approval = {**APPROVAL, "decision": {"decision": kind, "by": "x"}}
+    View(all_on_stdout=True).show_wire({"agentId": "a", "event": {"type": "approvalResolved", "approval": approval}})
+    assert capsys.readouterr().out == f"! rm: {words}\n"
+
+
+def test_the_protocol_has_no_other_end_of_an_approval() -> None:
+    table = test_every_end_of_an_approval_has_words.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    assert set(get_args(DecisionKind)) == {kind for kind, _ in table} - {"postponed"}
 
 
 def test_for_a_pipe_only_the_answer_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,9 +39,12 @@ class Pass:
             if self._desk is not None:
                 helpers.append(asyncio.create_task(self._listen(self._desk)))
             try:
-                outcome: dict[str, Any] = await asking
+                outcome = await _first(asking, helpers)
                 while (events.seq or 0) < outcome["lastSeq"] and not helpers[0].done():
                     await asyncio.wait([helpers[0]], timeout=0.01)
+                for task in helpers:
+                    if task.done():
+                        task.result()
             except asyncio.CancelledError:
                 await self._stop()
                 raise
@@ -86,3 +89,15 @@ class Pass:
                 await self._daemon.call("agent/stop", {"agentId": self._params["agentId"]})
         except (TimeoutError, RpcError, ConnectionError) as error:
             say(f"The run may go on: {error}")
+
+
+async def _first(asking: asyncio.Task[dict[str, Any]], helpers: list[asyncio.Task[None]]) -> dict[str, Any]:
+    """The outcome. An error of those who show and ask is raised at once: unseen, nobody would answer a question."""
+    at_work = set(helpers)
+    while not asking.done():
+        done, _ = await asyncio.wait({asking, *at_work}, return_when=asyncio.FIRST_COMPLETED)
+        at_work -= done
+        if not asking.done():
+            for task in done:
+                task.result()
+    return asking.result()

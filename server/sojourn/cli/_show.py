@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-DECIDED = {
+_DECIDED = {
     "approve": "approved",
     "edit": "approved with other arguments",
     "answer": "answered",
     "deny": "denied",
     "abort": "stopped",
 }
-"""What a decision was, in words."""
+_UNDECIDED = {
+    "stopped": "not decided, the run was stopped",
+    "closed": "not decided, it is needed no more",
+    "expired": "not decided in time",
+}
 
 
 def json_line(value: Any) -> None:
@@ -79,6 +83,12 @@ def ago(at: str) -> str:
         if seconds >= size:
             return f"{seconds // size} {word}{'s' if word == 'day' and seconds >= 2 * size else ''} ago"
     return "just now"
+
+
+def decided(decision: dict[str, Any]) -> str:
+    """What became of an approval, in words; one of a newer daemon by its own name."""
+    kind = str(decision["decision"])
+    return _UNDECIDED.get(kind) or f"{_DECIDED.get(kind, printable(kind))} by {decision['by']}"
 
 
 def arguments(args: Any, limit: int = 200) -> str:

@@ -8,10 +8,11 @@ from typing import Any, TextIO
 
 from sojourn_client.events import AgentEvent
 
-from ._show import DECIDED, arguments, asked_for, console, one_line, printable, text_of
+from ._show import arguments, asked_for, console, decided, one_line, printable, text_of
 from ._wrap import Wrap
 
 _RESULT_WIDTH = 160
+_RESULT_LINES = 5
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -38,10 +39,14 @@ class View:
         self._own_prompts = own_prompts
         self._streamed: set[str] = set()
         self._midline = False
+        self._path: tuple[str, ...] = ()
+        self._told: set[tuple[str, ...]] = set()
+        """The calls whose end was shown, and whose result as a message says nothing new."""
 
     def show(self, item: AgentEvent) -> None:
         """One event. A child's are set in by its depth, its text whole."""
         path, event = item.innermost()
+        self._path = tuple(path)
         show = getattr(self, "_on_" + re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", event["type"]), None)
         if show is not None:
             show(event, len(path))
@@ -92,6 +97,15 @@ class View:
             if message.get("messageId") not in self._streamed:
                 self._write(text)
             self.end_line()
+        elif role == "toolResult":
+            self._refused(message, depth)
+
+    def _refused(self, message: dict[str, Any], depth: int) -> None:
+        """A result that no tool gave: the call was refused before it ran."""
+        call = (*self._path, message["callId"])
+        if call not in self._told:
+            self._result(message, message, depth)
+        self._told.discard(call)
 
     def _on_tool_exec_start(self, event: dict[str, Any], depth: int) -> None:
         self.note(f"· {event['toolName']} {arguments(event['args'])}", "blue", depth)
@@ -103,15 +117,28 @@ class View:
         self.note(f"  {' '.join(parts)}", "dim", depth)
 
     def _on_tool_exec_end(self, event: dict[str, Any], depth: int) -> None:
-        result = event["result"]
+        self._told.add((*self._path, event["toolCallId"]))
+        self._result(event, event["result"], depth)
+
+    def _result(self, call: dict[str, Any], result: dict[str, Any], depth: int) -> None:
         mark, style = (
             ("…", "yellow") if result.get("pending") else ("✗", "red") if result.get("isError") else ("✓", "green")
         )
-        name = f"{event['toolName']} ({event['toolCallId']})" if result.get("pending") else event["toolName"]
-        self.note(f"{mark} {name}: {one_line(text_of(result['content']), _RESULT_WIDTH)}", style, depth)
+        name = call["toolName"]
+        if result.get("pending"):
+            name = f"{name} ({call.get('toolCallId') or call['callId']})"
+        lines = [line.rstrip() for line in printable(text_of(result["content"])).strip().splitlines()]
+        if len(lines) <= 1:
+            self.note(f"{mark} {name}: {one_line(''.join(lines), _RESULT_WIDTH)}", style, depth)
+            return
+        self.note(f"{mark} {name}:", style, depth)
+        for line in lines[:_RESULT_LINES]:
+            self.note(f"    {line if len(line) <= _RESULT_WIDTH else line[: _RESULT_WIDTH - 1] + '…'}", "dim", depth)
+        if (more := len(lines) - _RESULT_LINES) > 0:
+            self.note(f"    … {more} more line{'s' * (more > 1)}", "dim", depth)
 
     def _on_tool_resolved(self, event: dict[str, Any], depth: int) -> None:
-        self._on_tool_exec_end(event, depth)
+        self._result(event, event["result"], depth)
 
     def _on_approval_requested(self, event: dict[str, Any], depth: int) -> None:
         approval = event["approval"]
@@ -123,9 +150,9 @@ class View:
         approval = event["approval"]
         decision = approval["decision"]
         reason = f": {decision['reason']}" if decision.get("reason") else ""
-        self.note(
-            f"! {approval['toolName']}: {DECIDED[decision['decision']]} by {decision['by']}{reason}", "yellow", depth
-        )
+        self.note(f"! {approval['toolName']}: {decided(decision)}{reason}", "yellow", depth)
+        if decision["decision"] not in ("approve", "edit", "answer"):
+            self._told.add((*self._path, approval["callId"]))
 
     def _on_inbox_queued(self, event: dict[str, Any], depth: int) -> None:
         item = event["item"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
 from typing import Annotated, Any, Optional
 
 import typer
 
 from ._app import AgentArgument, Exit, Failure, JsonFlag, Options, client, command, say
-from ._show import DECIDED, arguments, json_line, table
+from ._show import ago, arguments, decided, json_line, table
 
 
 def register(app: typer.Typer) -> None:
@@ -69,15 +70,17 @@ async def approve(
     json: JsonFlag = False,
 ) -> int | None:
     """Decides an approval. It approves, unless an option says otherwise. The first decision wins."""
+    if pattern is not None and scope not in ("run", "agent"):
+        raise typer.BadParameter("--pattern is about a lasting approval: add --scope run or --scope agent.")
     decision = _decision(deny=deny, edit=edit, answer=answer, abort=abort)
     extra = {"reason": reason, "scope": scope, "pattern": pattern}
     params = {"approvalId": approval, **decision, **{key: value for key, value in extra.items() if value is not None}}
     async with client(options) as daemon:
-        decided = (await daemon.call("approval/decide", params))["approval"]
+        made = (await daemon.call("approval/decide", params))["approval"]
     if json:
-        json_line(decided)
+        json_line(made)
     else:
-        say(f"{decided['toolName']}: {DECIDED[decided['decision']['decision']]}.")
+        say(f"{made['toolName']}: {decided(made['decision'])}.")
     return Exit.DONE
 
 
@@ -133,5 +136,5 @@ def _row(approval: dict[str, Any]) -> tuple[str, ...]:
         approval["agentId"],
         approval["toolName"],
         preview["path"] if (preview := approval.get("preview")) else arguments(approval["args"]),
-        approval["since"],
+        ago(approval["since"]) if sys.stdout.isatty() else approval["since"],
     )

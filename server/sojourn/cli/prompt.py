@@ -131,7 +131,11 @@ def _check_id(agent: str | None) -> None:
 
 async def _run(daemon: Client, method: str, params: dict[str, Any], *, json: bool, no_wait: bool) -> int:
     if no_wait:
-        json_line(await daemon.call(method, {**params, "wait": False}))
+        taken = await daemon.call(method, {**params, "wait": False})
+        if json or not sys.stdout.isatty():
+            json_line(taken)
+        else:
+            say(f"Taken; `sojourn attach {params['agentId']}` shows how it goes on.")
         return Exit.DONE
     outcome = await Pass(daemon, method, params, json=json).run()
     return OF_REASON.get(outcome["reason"], Exit.FAILED)
