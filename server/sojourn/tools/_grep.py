@@ -144,9 +144,10 @@ class Search:
         flags = regex.MULTILINE | (regex.IGNORECASE if self.ignore_case else 0)
         try:
             return regex.compile(_carriage(self.pattern), flags)
-        except (regex.error, RecursionError, OverflowError, ValueError) as error:
+        except (regex.error, RecursionError, OverflowError, MemoryError, ValueError) as error:
+            why = str(error) or "there is too much of it"
             raise FileRefused(
-                f"{self.pattern[:200]!r} is no regular expression: {error}. With literal=true it is plain text."
+                f"{self.pattern[:200]!r} is no regular expression: {why}. With literal=true it is plain text."
             ) from None
 
     def _found(self, compiled: Any, text: str) -> bool:
@@ -156,6 +157,9 @@ class Search:
             return compiled.search(text, timeout=left, concurrent=True) is not None
         except TimeoutError:
             self._late()
+        except (MemoryError, RecursionError):  # it keeps every place where it may have to try again
+            self.notes.append("The search was ended: the pattern takes too much memory here; a simpler one does not.")
+            raise _Enough from None
 
     def _in_time(self) -> None:
         if time.monotonic() >= self._deadline or self.stopped():

@@ -10,20 +10,16 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ._ignore import MAX_BYTES, MAX_PATTERNS, Ignore, Segment, fit
 from ._places import FileRefused, Place
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 MAX_ENTRIES = 200_000
 """Names that one walk looks at."""
 MAX_SECONDS = 10.0
 MAX_DEPTH = 64
-_MAX_IGNORE = 256 * 1024
 _MAX_ALTERNATIVES = 64
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LEFT_OUT = ".git"
@@ -35,6 +31,8 @@ class Walk:
 
     ignored: bool = False
     """Whether files that git ignores are walked as well."""
+    stopped: Callable[[], bool] = lambda: False
+    """Whether whoever asked has gone; then the walk ends."""
     notes: list[str] = field(default_factory=list)
     _seen: int = 0
     _deadline: float = 0.0
@@ -54,17 +52,31 @@ class Walk:
     def _below(self, directory: int, prefix: str, rules: tuple[_Rules, ...]) -> Iterator[tuple[str, os.stat_result]]:
         if not self.ignored and (own := _read_rules(directory, prefix)) is not None:
             rules = (*rules, own)
+            if own.lines.cut:
+                self._note(f"Only the first {MAX_PATTERNS} patterns of {prefix}.gitignore were used.")
         for name in self._names(directory, prefix):
+            if self._late():
+                return
             try:
                 found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except OSError:
                 continue  # gone again, or nobody may look at it
             path = f"{prefix}{name}"
             if stat.S_ISDIR(found.st_mode):
-                if name != _LEFT_OUT and not _is_ignored(f"{path}/", rules):
+                if name != _LEFT_OUT and not self._is_ignored(path, rules, is_directory=True):
                     yield from self._into(directory, name, path, rules)
-            elif stat.S_ISREG(found.st_mode) and not _is_ignored(path, rules):
+            elif stat.S_ISREG(found.st_mode) and not self._is_ignored(path, rules, is_directory=False):
                 yield path, found
+
+    def _is_ignored(self, path: str, rules: tuple[_Rules, ...], *, is_directory: bool) -> bool:
+        """The deepest `.gitignore` that says anything about `path` decides. When the time is over, nothing is shown."""
+        for one in reversed(rules):
+            said = one.lines.says(path[len(one.prefix) :], is_directory=is_directory)
+            if said is not None:
+                return said
+            if self._late():
+                return True
+        return False
 
     def _into(
         self, directory: int, name: str, path: str, rules: tuple[_Rules, ...]
@@ -101,6 +113,12 @@ class Walk:
         if self._seen >= MAX_ENTRIES:
             self._note(f"Only the first {MAX_ENTRIES} names were looked at; name a smaller directory.")
             return True
+        return self._late()
+
+    def _late(self) -> bool:
+        if self.stopped():
+            self._note("The search was stopped.")
+            return True
         if time.monotonic() > self._deadline:
             self._note(f"The search ended after {MAX_SECONDS:g} seconds; name a smaller directory.")
             return True
@@ -116,7 +134,7 @@ class _Rules:
     """A `.gitignore`, and the directory that it is in."""
 
     prefix: str
-    spec: GitIgnoreSpec
+    lines: Ignore
 
 
 def _read_rules(directory: int, prefix: str) -> _Rules | None:
@@ -127,26 +145,7 @@ def _read_rules(directory: int, prefix: str) -> _Rules | None:
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
-        text = file.read(_MAX_IGNORE).decode("utf-8", "replace")
-    from pathspec import GitIgnoreSpec
-
-    lines = []
-    for line in text.splitlines():
-        try:
-            GitIgnoreSpec.from_lines([line])
-        except ValueError:
-            continue  # git ignores a line that it cannot read, too
-        lines.append(line)
-    return _Rules(prefix, GitIgnoreSpec.from_lines(lines)) if lines else None
-
-
-def _is_ignored(path: str, rules: tuple[_Rules, ...]) -> bool:
-    """The deepest `.gitignore` that says anything about `path` decides."""
-    for one in reversed(rules):
-        said = one.spec.check_file(path[len(one.prefix) :]).include
-        if said is not None:
-            return said
-    return False
+        return _Rules(prefix, Ignore(file.read(MAX_BYTES).decode("utf-8", "replace")))
 
 
 class Glob:
@@ -164,27 +163,16 @@ class Glob:
     def matches(self, path: str) -> bool:
         """Whether a relative path fits."""
         names = path.split("/")
-        return any(_fits(choice, names) for choice in self._choices)
+        return any(fit(choice, names) for choice in self._choices)
 
 
-def _segments(pattern: str) -> list[re.Pattern[str] | None]:
-    """A regular expression for each name; None for `**`. fnmatch's expressions do not backtrack over stars."""
+def _segments(pattern: str) -> tuple[Segment | None, ...]:
+    """What each name fits; None for `**`. fnmatch's expressions do not backtrack over stars."""
     names = [name for name in pattern.split("/") if name not in ("", ".")]
     if len(names) == 1 and names != ["**"] and not pattern.startswith("/"):
         names.insert(0, "**")
-    return [None if name == "**" else re.compile(fnmatch.translate(name)) for name in names]
-
-
-def _fits(segments: list[re.Pattern[str] | None], names: list[str]) -> bool:
-    """Segments against names in time proportional to their product: `ends[i]`: the first i names fit so far."""
-    ends = [True] + [False] * len(names)
-    for segment in segments:
-        if segment is None:
-            reached = False
-            ends = [reached := reached or end for end in ends]
-        else:
-            ends = [False] + [ends[i] and segment.match(name) is not None for i, name in enumerate(names)]
-    return ends[-1]
+    once = [name for at, name in enumerate(names) if name != "**" or names[at - 1 : at] != ["**"]]
+    return tuple(None if name == "**" else re.compile(fnmatch.translate(name)).match for name in once)
 
 
 def _alternatives(pattern: str) -> list[str]:

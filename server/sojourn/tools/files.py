@@ -98,7 +98,7 @@ class FileTools:
             """Searches the lines of text files (UTF-8). Answers 'path:line: text'."""
             search = Search(_pattern(pattern, literal), ignore_case, context, stopped=lambda: ctx.stop_requested)
             with Root(ctx.cwd) as root:
-                walk = Walk(ignored=ignored)
+                walk = Walk(ignored=ignored, stopped=lambda: ctx.stop_requested)
                 found = _candidates(root, path, glob, walk)
                 too_large = [name for name, size in found if size > MAX_FILE]
                 search.run(root, (name for name, size in found if size <= MAX_FILE), rg=self._rg())
@@ -139,7 +139,9 @@ class FileTools:
             def apply(source: Source) -> str:
                 if source.text is None:
                     raise FileRefused(f"There is no {source.shown!r} in the working directory; write makes new files.")
-                return _change.replaced(source.shown, source.text, old_text, new_text, everywhere=replace_all)
+                return _change.replaced(
+                    source.shown, source.text, old_text, new_text, everywhere=replace_all, limit=MAX_FILE
+                )
 
             return apply
 
@@ -211,11 +213,9 @@ def glob(
     """Finds files by their names."""
     wanted = Glob(pattern)
     found: list[str] = []
-    walk = Walk(ignored=ignored)
+    walk = Walk(ignored=ignored, stopped=lambda: ctx.stop_requested)
     with Root(ctx.cwd) as root, root.place(path) as place:
         for name, _ in walk.files(place):
-            if ctx.stop_requested:
-                break
             if wanted.matches(name):
                 if len(found) == MAX_NAMES:
                     walk.notes.append(f"Only the first {MAX_NAMES} are shown; there are more.")
