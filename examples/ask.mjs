@@ -7,6 +7,7 @@
 // every VS Code extension can use, speaks it as it is. Without AGENT a new one is made.
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline/promises";
+import { pathToFileURL } from "node:url";
 import { StreamMessageReader, StreamMessageWriter, createMessageConnection } from "vscode-jsonrpc/node";
 
 const [question, name] = process.argv.slice(2);
@@ -36,7 +37,12 @@ daemon.onRequest("approval/request", async ({ approval }) => {
 daemon.listen();
 try {
   const sojourn = { clientId: "ask-node", approvals: { request: {} } };
-  await daemon.sendRequest("initialize", { processId: process.pid, capabilities: { experimental: { sojourn } } });
+  const rootUri = pathToFileURL(process.cwd()).href; // where the agents that are made here work
+  await daemon.sendRequest("initialize", {
+    processId: process.pid,
+    rootUri,
+    capabilities: { experimental: { sojourn } },
+  });
   await daemon.sendNotification("initialized", {});
   const agentId = name ?? (await daemon.sendRequest("agent/create", { config: { tools: ["*"] } })).agentId;
   await daemon.sendRequest("agent/attach", { agentId });

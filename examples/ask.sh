@@ -3,17 +3,19 @@
 #
 #     sh examples/ask.sh "What is the time?" [AGENT]
 #
-# Without AGENT a new one is made. A call that needs a decision pauses it: `sojourn approvals`, `sojourn approve`.
+# Without AGENT a new one is made, which works in the current directory. A call that needs a decision pauses it:
+# `sojourn approvals`, `sojourn approve`.
 set -eu
 
 question=$(printf '%s' "${1:?usage: ask.sh QUESTION [AGENT]}" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr '\n\t' '  ')
 agent=${2:-ask-$$}
 socket=$(sojourn socket)
-[ -S "$socket" ] || sojourn serve --detach
+# Whether the socket's file is there says nothing: a killed daemon leaves it behind.
+sojourn pid >/dev/null 2>&1 || sojourn serve --detach
+here=$(printf '%s' "$PWD" | sed 's/%/%25/g; s/ /%20/g; s/"/%22/g; s/#/%23/g; s/?/%3F/g; s/\\/%5C/g')
 
 requests() {
-    printf '%s\n' \
-        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{"experimental":{"sojourn":{"clientId":"ask-sh"}}}}}'
+    printf '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"rootUri":"file://%s","capabilities":{"experimental":{"sojourn":{"clientId":"ask-sh"}}}}}\n' "$here"
     [ $# -gt 0 ] ||
         printf '{"jsonrpc":"2.0","id":2,"method":"agent/create","params":{"agentId":"%s","config":{"tools":["*"]}}}\n' "$agent"
     printf '{"jsonrpc":"2.0","id":3,"method":"agent/prompt","params":{"agentId":"%s","content":"%s","onApproval":"pause"}}\n' \

@@ -26,7 +26,7 @@ from sojourn.tools.shell import shell_tool
 pytestmark = pytest.mark.anyio
 
 SHELL = shell_tool(Surroundings())
-FREE = {"approvals": {"shell": "allow"}}
+FREE = {"approvals": {"shell": "allow"}, "cwd": "/"}
 
 
 def background(command: str, **more: Any) -> list[Any]:
@@ -64,7 +64,7 @@ async def test_a_jobs_output_and_exit_code_become_the_result_of_its_call(tmp_pat
     async with house(
         background("echo one; echo two"), "It runs.", "Thanks.", extra_tools=[SHELL], jobs_dir=tmp_path
     ) as h:
-        await h.agent(**FREE, cwd=str(tmp_path))
+        await h.agent(**FREE | {"cwd": str(tmp_path)})
         outcome = await h.prompt()
         assert outcome.reason == "done"
         (pending,) = await h.pending()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,11 +20,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(
-    daemon: DaemonProcess, *command: str, typed: str = "", path: str | None = None
+    daemon: DaemonProcess, *command: str, typed: str = "", path: str | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     bin_dir = str(Path(sys.executable).parent)
     env = {**daemon.env, "PATH": os.pathsep.join([bin_dir, path or daemon.env["PATH"]])}
-    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60, env=env)
+    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60, env=env, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def daemon() -> Iterator[DaemonProcess]:
 def shell(daemon: DaemonProcess) -> Callable[..., subprocess.CompletedProcess[str]]:
     if not (shutil.which("socat") or shutil.which("nc")):
         pytest.skip("neither socat nor nc is here")
-    return lambda *words: run(daemon, "sh", str(EXAMPLES / "ask.sh"), *words)
+    return lambda *words, cwd=None: run(daemon, "sh", str(EXAMPLES / "ask.sh"), *words, cwd=cwd)
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def node(daemon: DaemonProcess) -> Callable[..., subprocess.CompletedProcess[str
         install = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--prefix", str(EXAMPLES)]
         if subprocess.run(install, capture_output=True, timeout=120).returncode != 0:
             pytest.skip("npm cannot install vscode-jsonrpc here")
-    return lambda *words, typed="": run(daemon, binary, str(EXAMPLES / "ask.mjs"), *words, typed=typed)
+    return lambda *words, **how: run(daemon, binary, str(EXAMPLES / "ask.mjs"), *words, **how)
 
 
 def python(daemon: DaemonProcess, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
@@ -79,6 +80,28 @@ def test_the_shell_script_starts_a_daemon(make_daemon: Callable[..., DaemonProce
         pytest.skip("neither socat nor nc is here")
     stopped = make_daemon()
     assert "You said: ping" in run(stopped, "sh", str(EXAMPLES / "ask.sh"), "ping").stdout
+
+
+def test_the_shell_script_starts_a_daemon_where_one_was_killed(make_daemon: Callable[..., DaemonProcess]) -> None:
+    if not (shutil.which("socat") or shutil.which("nc")):
+        pytest.skip("neither socat nor nc is here")
+    killed = make_daemon()
+    killed.start()
+    killed.kill9()
+    assert killed.socket.is_socket(), "a killed daemon leaves its socket's file behind"
+    assert "You said: ping" in run(killed, "sh", str(EXAMPLES / "ask.sh"), "ping").stdout
+
+
+@pytest.mark.parametrize("program", ["shell", "node"])
+def test_the_agents_of_the_examples_work_where_the_person_is(
+    program: str, daemon: DaemonProcess, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    here = tmp_path / 'wörk #1 100% a\\b "quoted"?'
+    here.mkdir()
+    asked = request.getfixturevalue(program)("hello", cwd=here)
+    assert asked.returncode == 0, asked.stderr
+    agents = json.loads(daemon.run("call", "agent/list").stdout)["agents"]
+    assert [agent["config"]["cwd"] for agent in agents].count(str(here)) == 1
 
 
 @pytest.mark.parametrize(("typed", "said"), [("y\n", "Deployed website."), ("n\n", "was not run"), ("", "was not run")])

@@ -37,7 +37,7 @@ backend = "openai-chat"
 model = "m"
 api_key_env = "A_KEY_OF_OURS"
 """
-FREE = {"approvals": {"shell": "allow"}, "onRestart": "resume", "onInboxIdle": "resume"}
+FREE = {"cwd": "/", "approvals": {"shell": "allow"}, "onRestart": "resume", "onInboxIdle": "resume"}
 names = (f"agent-{number}" for number in count(1))
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 async def run(command: str, *, host: FakeHost | None = None, around: Surroundings | None = None, **more: Any) -> Any:
     """The output of a command, within ten seconds."""
-    cwd = more.pop("cwd", None)
+    cwd = more.pop("cwd", "/")
     tool = shell_tool(around or Surroundings())
     async with asyncio.timeout(10):
         ctx = (host or FakeHost()).context("shell", cwd=cwd)
@@ -62,6 +62,16 @@ async def test_a_command_runs_in_the_agents_directory(tmp_path: Path) -> None:
     output = await run("pwd", cwd=str(tmp_path / "gone"))
     assert output.is_error
     assert "[it could not be started: No such file or directory: " in said(output)
+
+
+@pytest.mark.parametrize("cwd", [None, "", "here", "/a\0b"])
+@pytest.mark.parametrize("background", [False, True])
+async def test_an_agent_without_a_directory_runs_nothing(cwd: str | None, background: bool, tmp_path: Path) -> None:
+    output = await run(f"touch {tmp_path}/ran", cwd=cwd, background=background)
+    assert output == ToolOutput.error(
+        "This agent has no working directory ('cwd' in its config), so no command can be run."
+    )
+    assert not (tmp_path / "ran").exists()
 
 
 async def test_a_command_gets_no_descriptor_no_secret_and_the_persons_umask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +194,7 @@ async def test_fifty_commands_at_once_leave_nothing_when_their_agent_is_stopped(
     calls = [call("shell", command=f"trap '' TERM; {sleeper(name)} & {sleeper(name)}") for _ in range(50)]
     limits = HubLimits(tool_concurrency=50)
     async with house(calls, "next", extra_tools=[shell_tool(Surroundings())], limits=limits) as h:
-        await h.agent(approvals={"shell": "allow"})
+        await h.agent(approvals={"shell": "allow"}, cwd="/")
         await h.start()
         await until_marked(name, 100, within_s=60)
         began = time.monotonic()

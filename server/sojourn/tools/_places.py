@@ -13,7 +13,7 @@ import secrets
 import stat
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Literal, Self, TypeGuard
 
 MAX_LINKS = 40
 MAX_NAMES = 256
@@ -34,6 +34,14 @@ _KINDS = {
 Missing = Literal["refuse", "make", "leave"]
 
 
+NO_DIRECTORY = "This agent has no working directory ('cwd' in its config)"
+
+
+def is_directory_name(cwd: str | None) -> TypeGuard[str]:
+    """Whether an agent's `cwd` names a directory at all; the daemon's own never stands in for it."""
+    return cwd is not None and "\0" not in cwd and cwd.startswith("/")
+
+
 class FileRefused(Exception):
     """Something cannot be done with a file; the message is for the model."""
 
@@ -42,8 +50,8 @@ class Root:
     """An agent's working directory, opened. Close it."""
 
     def __init__(self, cwd: str | None) -> None:
-        if not cwd or "\0" in cwd or not cwd.startswith("/"):
-            raise FileRefused("This agent has no working directory ('cwd' in its config), so there are no files.")
+        if not is_directory_name(cwd):
+            raise FileRefused(f"{NO_DIRECTORY}, so there are no files.")
         self._given = os.path.abspath(cwd)
         self.path = os.path.realpath(cwd)
         """Without links; what places are told relative to."""

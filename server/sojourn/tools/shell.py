@@ -1,7 +1,8 @@
 """`shell`: runs a command line in the agent's directory, and waits for it or lets it go on as a job.
 
-The command has no stdin and no terminal; what it starts ends with it. Its output is told while it comes, as far as
-`LIVE_BYTES`; the result holds its beginning and its end.
+An agent without a directory runs nothing: the daemon's own is nobody's project. The command has no stdin and no
+terminal; what it starts ends with it. Its output is told while it comes, as far as `LIVE_BYTES`; the result holds its
+beginning and its end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from ._places import NO_DIRECTORY, is_directory_name
 from .author import FunctionTool, tool
 from .base import ToolContext, ToolOutput
 from .clip import Clip
@@ -43,6 +45,8 @@ def shell_tool(around: Surroundings) -> FunctionTool[..., Any]:
         """Runs a command in the working directory; answers its output and exit code. It has no stdin, no terminal."""
         if "\0" in command:
             return ToolOutput.error("Not run: a command cannot hold a NUL character.")
+        if not is_directory_name(ctx.cwd):
+            return ToolOutput.error(f"{NO_DIRECTORY}, so no command can be run.")
         if background:
             job = await ctx.start_job(command, limit_s=timeout_s)
             return ToolOutput.pending(f"Started job {job}: {command}\nIts result will follow.")
