@@ -410,3 +410,79 @@ async def test_the_demo_without_tools_answers_in_words(text: str) -> None:
     heard = await listen(make_model(spec_for(backend="scripted", script="builtin:demo")), asked(user(text)))
     assert calls_of(heard) == []
     assert "not given the tool" in text_in(heard)
+
+
+ORDERS: list[tuple[str, str, dict[str, Any]]] = [
+    ("run make test", "shell", {"command": "make test"}),
+    ("Please run `ls -la | wc -l`.", "shell", {"command": "ls -la | wc -l"}),
+    ("run ./build.sh --all > out.txt", "shell", {"command": "./build.sh --all > out.txt"}),
+    ("run a.out", "shell", {"command": "a.out"}),
+    ("run echo {user} {command}", "shell", {"command": "echo {user} {command}"}),
+    ("can you run cat <<X\none\nX", "shell", {"command": "cat <<X\none\nX"}),
+    ("run sleep 60; echo up in the background.", "shell", {"command": "sleep 60; echo up", "background": True}),
+    ("run `make build` in the background", "shell", {"command": "make build", "background": True}),
+    ("run in the background: make deploy", "shell", {"command": "make deploy", "background": True}),
+    ("read README.md", "read", {"path": "README.md"}),
+    ("Please read the file docs/build.md.", "read", {"path": "docs/build.md"}),
+    ('read "my notes.txt"', "read", {"path": "my notes.txt"}),
+    ("list", "list", {"path": "."}),
+    ("List the files in src/app!", "list", {"path": "src/app"}),
+    ("list ..", "list", {"path": "."}),
+    ("find **/*.py", "glob", {"pattern": "**/*.py"}),
+    ("grep TODO", "grep", {"pattern": "TODO", "path": "."}),
+    ('grep "the time" in docs', "grep", {"pattern": "the time", "path": "docs"}),
+    (r"grep def \w+\( in a.py", "grep", {"pattern": r"def \w+\(", "path": "a.py"}),
+    ("edit a.py: x = 1 -> x = 2", "edit", {"path": "a.py", "old_text": "x = 1", "new_text": "x = 2"}),
+    ("edit a.py: # build it ->", "edit", {"path": "a.py", "old_text": "# build it", "new_text": ""}),
+    ("edit a.py:\none\ntwo -> three", "edit", {"path": "a.py", "old_text": "one\ntwo", "new_text": "three"}),
+    ("write notes/a.txt: deploy on Monday", "write", {"path": "notes/a.txt", "content": "deploy on Monday\n"}),
+    ("Write to a.txt:\none\n  two\n", "write", {"path": "a.txt", "content": "one\n  two\n"}),
+]
+WORKING = tuple(ToolSpec(name=name) for name in ("shell", "read", "list", "glob", "grep", "edit", "write"))
+
+
+async def demo(*messages: Message, tools: tuple[ToolSpec, ...]) -> Heard:
+    return await listen(make_model(spec_for(backend="scripted", script="builtin:demo")), asked(*messages, tools=tools))
+
+
+@pytest.mark.parametrize(("text", "name", "arguments"), ORDERS)
+async def test_the_demo_works_with_files_and_the_shell(text: str, name: str, arguments: dict[str, Any]) -> None:
+    assert calls_of(await demo(user(text), tools=OFFERED + WORKING)) == [(name, arguments)]
+    without = await demo(user(text), tools=tuple(tool for tool in WORKING if tool.name != name))
+    assert calls_of(without) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("run the build", ["demo_build"]),
+        ("Run a build in the background, please", ["demo_build"]),
+        ("run build and deploy", ["demo_build", "demo_deploy"]),
+        ("read up on it and build the docs", ["demo_build"]),
+        ("find out the time", ["demo_time"]),
+        ("write the docs: no, build them", ["demo_build"]),
+        ("list what to research", ["delegate"]),
+        ("read the weather report", []),
+        ("grep", []),
+        ("edit a.py", []),
+        ("edit a.py: x = 1", []),
+        ("run", []),
+        ("I run a shop", []),
+    ],
+)
+async def test_what_is_no_order_is_answered_as_ever(text: str, names: list[str]) -> None:
+    assert [name for name, _ in calls_of(await demo(user(text), tools=OFFERED + WORKING))] == names
+
+
+@pytest.mark.parametrize(("order", "name"), [("run ls", "shell"), ("read a", "read"), ("edit a: b -> c", "edit")])
+async def test_the_demo_tells_what_its_order_came_to(order: str, name: str) -> None:
+    heard = await demo(user(order), said("", name), result(name, "one\ntwo"), tools=WORKING)
+    assert (text_in(heard), calls_of(heard)) == ("one\ntwo", [])
+
+
+@pytest.mark.parametrize("text", ["help", "What can you do?", "Please help me!", "what do you understand"])
+@pytest.mark.parametrize("tools", [(), OFFERED + WORKING])
+async def test_the_demo_says_what_it_is_and_understands(text: str, tools: tuple[ToolSpec, ...]) -> None:
+    told = text_in(await demo(user(text), tools=tools))
+    assert "no language model" in told
+    assert [verb for verb in ("run", "read", "list", "find", "grep", "write", "edit") if f"{verb} " not in told] == []
