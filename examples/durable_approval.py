@@ -3,6 +3,7 @@
     python examples/durable_approval.py ask           # an agent wants to deploy; this ends as soon as its call waits
     python examples/durable_approval.py decide        # later, from anywhere: a person decides about each open call
 
+It needs the default model to be `offline`, as it is without a config: any other one may ask for nothing.
 In between the daemon may be killed, the machine may be switched off: the question is on disk, with its arguments.
 For each call you are asked:
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from wire import Wire
@@ -215,6 +216,26 @@ def test_doctor_says_what_the_running_daemon_has_not_read(make_daemon: Make) -> 
     assert unknown.returncode == 1
     assert "'next'" in unknown.stderr
     assert "sojourn shutdown" in unknown.stderr
+
+
+def test_doctor_names_the_hooks_and_scripts_that_were_changed_since(make_daemon: Make, tmp_path: Path) -> None:
+    guard, script = tmp_path / "guard.py", tmp_path / "mine.yaml"
+    guard.write_text("def before_tool(ctx, call): ...\n")
+    script.write_text("rules: [{when: {always: true}, reply: {text: one}}]\n")
+    config = f"[hooks]\nfiles = ['{guard}']\n[models.mine]\nbackend = 'scripted'\nscript = '{script}'\n"
+    daemon = make_daemon(config=config).start()
+    fresh = daemon.run("doctor")
+    assert (fresh.returncode, "was changed" in fresh.stdout) == (0, False), fresh.stdout
+    later = time.time() + 60
+    os.utime(guard, (later, later))
+    os.utime(script, (later, later))
+    done = daemon.run("doctor", "--json")
+    assert done.returncode == 1
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["message"], "sojourn shutdown" in one["advice"]) for one in found if not one["ok"]] == [
+        (f"{guard} (a hook) was changed after the daemon started", True),
+        (f"{script} (a model's script) was changed after the daemon started", True),
+    ]
 
 
 def test_doctor_names_a_model_that_only_the_running_daemon_has(make_daemon: Make) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sojourn.core.messages import (
     Usage,
     user,
 )
+from sojourn.models._script import read_rules
 from sojourn.models.base import ModelRequest
 from sojourn.models.scripted import ScriptedModel
 from sojourn.models.table import make_model
@@ -336,6 +338,12 @@ def test_a_mistake_in_a_script_names_file_rule_and_key(text: str, words: str, tm
 def test_a_script_that_is_not_there_is_named(script: str | None, words: str) -> None:
     with pytest.raises(InvalidParams, match=words):
         make_model(spec_for(backend="scripted", script=script))
+
+
+def test_the_scripts_of_the_docs_can_be_read() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/scripted-model.md").read_text()
+    scripts = re.findall(r"```yaml\n(rules:.*?)```", page, re.DOTALL)
+    assert [len(read_rules(script, "docs")) > 3 for script in scripts] == [True, True]
 
 
 # --- the built-in demo

@@ -1,7 +1,8 @@
-"""Whether the daemon that runs is behind its config and the environment: it read both when it started."""
+"""Whether the daemon that runs is behind its files (config, hooks, scripts) and the environment it read."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ UNKNOWN = "The running daemon read its config when it started; after a change: "
 
 async def differences(daemon: Client, config: Config, *, uptime_s: float, pid: int | None) -> list[str]:
     """What this command would have the daemon start with, and the running one has not; a sentence each."""
-    found = list(_file(config, time.time() - uptime_s))
+    found = list(_files(config, time.time() - uptime_s))
     theirs = (await daemon.call("model/list"))["models"]
     found += _models(config, {model["name"] for model in theirs}, [m["name"] for m in theirs if m["default"]])
     if pid is not None and (environment := _environment(pid)) is not None:
@@ -28,9 +29,14 @@ async def differences(daemon: Client, config: Config, *, uptime_s: float, pid: i
     return found
 
 
-def _file(config: Config, started: float) -> Iterator[str]:
-    if config.file is not None and config.file.stat().st_mtime > started:
-        yield f"{config.file} was changed after the daemon started"
+def _files(config: Config, started: float) -> Iterator[str]:
+    hooks = {Path(file): " (a hook)" for file in config.hook_files()}
+    named = (spec.script for spec in config.model_specs().values())
+    scripts = {Path(file): " (a model's script)" for file in named if file and not file.startswith("builtin:")}
+    for file, what in {**({config.file: ""} if config.file else {}), **hooks, **scripts}.items():
+        with contextlib.suppress(OSError):  # one that is gone is told of where it is checked
+            if file.stat().st_mtime > started:
+                yield f"{file}{what} was changed after the daemon started"
 
 
 def _models(config: Config, theirs: set[str], default: list[str]) -> Iterator[str]:
