@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,71 @@ async def test_other_arguments_are_not_bound_to_what_was_shown(tmp_path: Path) -
         await h.decide(approval["approvalId"], "edit", arguments=other)
         assert ("toolResult", "Edited 'g'.") in await until_done(h)
     assert ((tmp_path / "f").read_text(), (tmp_path / "g").read_text()) == ("one\n", "2\n")
+
+
+async def test_of_two_equal_calls_in_one_turn_only_the_second_has_nothing_to_do(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("one\n")
+    async with house((*edit("one", "1"), *edit("one", "1")), "done", extra_tools=FileTools().tools()) as h:
+        await h.agent(cwd=str(tmp_path))
+        await h.start()
+        approval = await waiting(h)
+        assert "-one\n+1\n" in approval["preview"]["text"]
+        await h.decide(approval["approvalId"])
+        first, second = [text for role, text in await until_done(h) if role == "toolResult"]
+        assert first == "Edited 'f'."
+        assert "old_text does not stand in 'f'" in second
+    assert (tmp_path / "f").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("decision", ["approve", "edit"])
+async def test_a_link_that_leads_elsewhere_after_the_approval_is_not_written_through(
+    tmp_path: Path, decision: str
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_text("one\n")
+    (tmp_path / "link").symlink_to("a")
+    arguments = {"path": "link/f", "old_text": "one", "new_text": "1"}
+    async with house((call("edit", **arguments),), "sorry", extra_tools=FileTools().tools()) as h:
+        await h.agent(cwd=str(tmp_path))
+        await h.start()
+        approval = await waiting(h)
+        assert approval["preview"]["path"] == "a/f"
+        (tmp_path / "link").unlink()
+        (tmp_path / "link").symlink_to("b")
+        more = {} if decision == "approve" else {"arguments": {**arguments, "new_text": "2"}}
+        await h.decide(approval["approvalId"], decision, **more)
+        said = dict(await until_done(h))
+        assert "What was approved is a change of 'a/f', and this path leads to 'b/f' now" in said["toolResult"]
+    assert [(tmp_path / name / "f").read_text() for name in ("a", "b")] == ["one\n", "one\n"]
+
+
+async def test_changes_of_one_file_in_one_turn_are_made_in_the_order_of_the_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = tuple(call("write", path=path, content=f"{n}") for n, path in enumerate(["f", "./f", "x/../f", "f"]))
+    (tmp_path / "x").mkdir()
+    async with house(calls, "done", extra_tools=FileTools().tools()) as h:
+        read, overtaken, looking = h.store.read, asyncio.Event(), 0
+
+        async def slow_at_first(work: Any) -> Any:
+            nonlocal looking
+            if (asyncio.current_task() or h).get_name().startswith("tool "):
+                looking += 1
+                if looking == 1:  # the others come first, if they can
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(overtaken.wait(), 0.3)
+                elif looking == len(calls):
+                    overtaken.set()
+            return await read(work)
+
+        monkeypatch.setattr(h.store, "read", slow_at_first)
+        await h.agent(cwd=str(tmp_path), approvals={"write": "allow"})
+        await h.prompt()
+        assert looking >= len(calls)
+        results = [text for role, text in await h.said() if role == "toolResult"]
+        assert results == ["Made 'f': 1 line.", *["Wrote 'f': 1 line."] * 3]
+    assert (tmp_path / "f").read_text() == "3"
 
 
 class Slow(ToldTool):

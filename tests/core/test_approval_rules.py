@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -197,6 +198,23 @@ def test_a_link_out_of_the_allowed_place_is_not_allowed() -> None:
     assert judge(write("docs/link/a", resolve=resolve), {"write: docs/*": "allow"}, "ask") == "ask"
     assert judge(write("docs/link/a", resolve=resolve), {"write: src/*": "deny"}, "ask") == "deny"
     assert judge(write("docs/a", resolve=resolve), {"write: docs/*": "allow"}, "ask") == "allow"
+
+
+def test_above_a_link_is_above_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "src/deep").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/link").symlink_to("../src/deep")
+    (tmp_path / "docs/a").symlink_to("../other")
+
+    def says(path: str, policy: Literal["allow", "deny"], pattern: str) -> str:
+        call = Call("write", {"path": path}, FILE, cwd=str(tmp_path), resolve=os.path.realpath)
+        return judge(call, {f"write: {pattern}": policy}, "ask")
+
+    assert says("docs/link/../x", "allow", "docs/*") == "ask", "it is src/x"
+    assert says("docs/link/../x", "allow", "src/*") == "ask", "it reads like docs/x"
+    assert says("docs/link/../x", "deny", "src/*") == says("docs/link/../x", "deny", "docs/*") == "deny"
+    assert says("docs/link/../a", "deny", "other") == "deny", "what it reads like may be a link as well"
+    assert says("docs/../docs/x", "allow", "docs/*") == "allow"
 
 
 def test_any_argument_can_be_named_and_a_tool_may_say_what_its_calls_are_about() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tool_fakes import FakeHost
 from sojourn.core.approvals import Preview
 from sojourn.core.messages import text_of
 from sojourn.tools import _text
+from sojourn.tools import files as files_module
 from sojourn.tools._places import FileRefused, Place
 from sojourn.tools.files import FileTools
 
@@ -186,6 +188,45 @@ async def test_edits_of_one_file_at_once_are_all_done(tmp_path: Path) -> None:
     edits = [run(tmp_path, "edit", files=files, path="f", old_text=f"<{n}>", new_text=str(n)) for n in range(8)]
     assert set(await asyncio.gather(*edits)) == {"Edited 'f'."}
     assert (tmp_path / "f").read_text() == "0 1 2 3 4 5 6 7"
+
+
+async def test_changes_of_one_file_wait_in_line_in_the_order_of_their_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locate, put, fourth, found, done = files_module._locate, Place.put, threading.Event(), [], []
+
+    def slow_at_first(ctx: Any, path: str) -> tuple[str, str]:
+        found.append(path)
+        if len(found) == 1:
+            fourth.wait(0.3)  # the next ones come first, if they can
+        elif len(found) == 4:
+            fourth.set()
+        return locate(ctx, path)
+
+    def noted(self: Place, data: bytes, *, still: Any) -> None:
+        put(self, data, still=still)
+        done.append(data)
+
+    monkeypatch.setattr(files_module, "_locate", slow_at_first)
+    monkeypatch.setattr(Place, "put", noted)
+    files = FileTools()
+    await asyncio.gather(*(run(tmp_path, "write", files=files, path="f", content=f"{n}") for n in range(4)))
+    assert done == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_change_that_is_stopped_in_line_lets_the_next_one_come_after_the_one_before() -> None:
+    first = files_module._Turn(None)
+    second = files_module._Turn(first)
+    third = files_module._Turn(second)
+    async with asyncio.timeout(10):
+        async with first:
+            stopped, next_one = asyncio.create_task(second.__aenter__()), asyncio.create_task(third.__aenter__())
+            await asyncio.sleep(0)
+            stopped.cancel()
+            assert isinstance((await asyncio.gather(stopped, return_exceptions=True))[0], asyncio.CancelledError)
+            await asyncio.sleep(0)
+            assert not next_one.done()
+        await next_one
 
 
 # what is approved is what is done

@@ -92,7 +92,7 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
         p.asking = None
         await _cancel(answering)
     p.previews.clear()
-    if calls := previews.wanted(p, answer):
+    if calls := previews.wanted(p, turns.own_ids(todo.message_id, answer.content)):
         await _look_ahead(rt, p, calls)
     return await rt.write("model", lambda ledger: turns.answered(ledger, rt, p, answer, timing))
 

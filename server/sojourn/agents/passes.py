@@ -120,6 +120,7 @@ class Pass:
     """Tool calls at work in this process."""
     previews: Previews = field(default_factory=dict)
     """What the calls of the last answer would change."""
+    in_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     at_work: set[str] = field(default_factory=set)
     """The calls that this life has dispatched and that have not returned: those in `running`, and those that the loop
     is about to start. Many results may be committed before it comes to start anything."""

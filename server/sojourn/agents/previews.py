@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from sojourn.core import rules
 from sojourn.core.approvals import Approval, Preview, args_sha256
-from sojourn.core.messages import ToolCallPart
-from sojourn.models.base import ModelAnswer
+from sojourn.core.messages import Part, ToolCallPart
 from sojourn.store.records import ApprovalRecord, CallRecord
 from sojourn.tools.base import MakePreview, Tool, ToolContext
 
@@ -37,13 +37,18 @@ class Faulty:
     text: str
 
 
-Previews = dict[tuple[str, str], Preview | Faulty]
-"""By the call's tool and the hash of its arguments."""
+Previews = dict[tuple[str, str, str], Preview | Faulty]
+"""By the call, its tool and the hash of its arguments: a call may be given others before it is asked for."""
 
 
-def wanted(p: Pass, answer: ModelAnswer) -> list[ToolCallPart]:
-    """The calls of an answer that have a preview."""
-    return [part for part in answer.content if isinstance(part, ToolCallPart) and has(p, part)]
+def wanted(p: Pass, content: Iterable[Part]) -> list[ToolCallPart]:
+    """The calls of an answer (with our own ids) that have a preview."""
+    return [part for part in content if isinstance(part, ToolCallPart) and has(p, part)]
+
+
+def of(p: Pass, row: CallRecord) -> Preview | Faulty | None:
+    """What was worked out for a call as it is now."""
+    return p.previews.get((row.call_id, row.tool_name, row.args_sha256))
 
 
 def has(p: Pass, call: ToolCallPart) -> bool:
@@ -58,15 +63,15 @@ async def look_ahead(rt: Runtime, p: Pass, calls: list[ToolCallPart]) -> None:
         async with asyncio.timeout(WAIT_S):
             for part in calls:
                 if isinstance(part.arguments, dict):
-                    await _one(rt, p, part.name, part.arguments, ahead)
+                    await _one(rt, p, part, part.arguments, ahead)
 
 
-async def _one(rt: Runtime, p: Pass, name: str, arguments: dict[str, Any], ahead: dict[str, Any]) -> None:
-    make = _maker(p.tools, name)
+async def _one(rt: Runtime, p: Pass, call: ToolCallPart, arguments: dict[str, Any], ahead: dict[str, Any]) -> None:
+    make = _maker(p.tools, call.name)
     assert make is not None
-    key = name, args_sha256(arguments)
+    key = call.id, call.name, args_sha256(arguments)
     try:
-        found = await make(arguments, _context(rt, p, name, ahead))
+        found = await make(arguments, _context(rt, p, call.name, ahead))
     except Exception as error:  # noqa: BLE001 (the tool boundary: what fails here would fail when it runs)
         p.previews[key] = Faulty(str(error) or type(error).__name__)
     else:
@@ -98,13 +103,23 @@ def _context(rt: Runtime, p: Pass, name: str, ahead: dict[str, Any]) -> ToolCont
     )
 
 
-async def approved(rt: Runtime, tool: Tool, call: CallRecord) -> Preview | None:
-    """The preview that a call was approved with."""
+async def approved(rt: Runtime, p: Pass, tool: Tool, call: CallRecord) -> Preview | None:
+    """The preview that a call was approved with; None when the decision made it about something else."""
     if getattr(tool, "preview", None) is None:
         return None
-    rows = await rt.store.read(lambda tx: tx.find(ApprovalRecord, agent_id=call.owner, call_id=call.call_id))
+    async with p.in_order:  # calls that were started together reach their tools in that order
+        rows = await rt.store.read(lambda tx: tx.find(ApprovalRecord, agent_id=call.owner, call_id=call.call_id))
     for row in rows:
         approval = Approval.model_validate(orjson.loads(row.body))
-        if approval.decision is not None and approval.decision.decision in ("approve", "edit"):
-            return approval.preview
+        decision = approval.decision
+        if decision is not None and decision.decision in ("approve", "edit"):
+            edited = decision.arguments or {}
+            return None if decision.decision == "edit" and _other(tool, approval.args, edited) else approval.preview
     return None
+
+
+def _other(tool: Tool, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether a call with these arguments is about something else than before."""
+    info = tool.info
+    about = rules.subject_of(rules.Call(info.spec.name, after, info.spec.input_schema, info.subject))
+    return before != after if about is None else before.get(about.argument) != after.get(about.argument)

@@ -18,10 +18,9 @@ from sojourn.core.run import PendingToolCall
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, RunRecord
 from sojourn.tools.base import ToolOutput
 
-from . import clock, ending, mailbox, policy
+from . import clock, ending, mailbox, policy, previews
 from .ledger import ApprovalClosed, ApprovalOpened, Ledger
 from .passes import Over, Pass, RunTools, Todo, Wait, result_message
-from .previews import Faulty
 from .runtime import Runtime
 
 INTERRUPTED = (
@@ -105,7 +104,7 @@ def _gate(ledger: Ledger, rt: Runtime, p: Pass, agent: AgentRecord, record: RunR
     elif said == "ask" and on_approval(ledger, rt, p, record) == "deny":
         row.state = "denied"
         row.result = text_result(f"Denied: {row.tool_name!r} needs an approval and this agent asks nobody.")
-    elif said == "ask" and isinstance(preview := p.previews.get((row.tool_name, row.args_sha256)), Faulty):
+    elif said == "ask" and isinstance(preview := previews.of(p, row), previews.Faulty):
         row.state, row.result = "failed", text_result(preview.text)
     elif said == "ask":
         row.state = "awaiting_approval"
@@ -122,7 +121,7 @@ def on_approval(ledger: Ledger, rt: Runtime, p: Pass, record: RunRecord) -> str:
 
 def _ask(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:
     seconds = p.config.limits.approval_s if p.config.limits else None
-    preview = p.previews.get((row.tool_name, row.args_sha256))
+    preview = previews.of(p, row)
     approval = Approval(
         approval_id=clock.new_id("approval"),
         agent_id=agent.agent_id,

@@ -304,7 +304,7 @@ async def run_tool(rt: Runtime, p: Pass, call: CallRecord, tool: Tool) -> ToolOu
         on_progress=lambda text, fraction: rt.feed.progress(p.agent_id, p.run_id, call.call_id, text, fraction),
         stopped=lambda: p.stop_asked,
         documents=rt.toolset.buffers,
-        approved=await previews.approved(rt, tool, call),
+        approved=await previews.approved(rt, p, tool, call),
         start_job=partial(_start_job, rt, p, call),
         config=p.config,
     )

@@ -311,11 +311,13 @@ def _forms(command: str) -> Iterator[str]:
 
 
 def _paths(call: Call, path: str) -> list[tuple[str, ...]]:
-    """The path as it reads and as links lead it, each relative to the working directory (inside it) and absolute."""
-    cwd = posixpath.normpath(call.cwd or "/")
+    """The path as it reads, and as links lead it: walked name by name, so that `link/..` is above where the link leads,
+    and as it reads. Each is relative to the working directory (inside it) and absolute."""
+    given = call.cwd or "/"
+    cwd = posixpath.normpath(given)
     plain = posixpath.normpath(posixpath.join(cwd, path))
-    real, real_cwd = call.resolve(plain), call.resolve(cwd)
-    return [_both(plain, cwd), _both(real, real_cwd)]
+    walked, led, real_cwd = call.resolve(posixpath.join(given, path)), call.resolve(plain), call.resolve(given)
+    return [_both(plain, cwd), *(_both(real, real_cwd) for real in dict.fromkeys((walked, led)))]
 
 
 def _both(path: str, cwd: str) -> tuple[str, ...]:

@@ -48,11 +48,12 @@ class Source:
 
 
 class FileTools:
-    """The six tools. They share a lock for each file, so that changes of one file come one after the other."""
+    """The six tools. They share a line for each file: changes of one file come one after the other, in call order."""
 
     def __init__(self, *, rg: Callable[[], str | None] = ripgrep) -> None:
         self._rg = rg
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._finding: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._last: weakref.WeakValueDictionary[str, _Turn] = weakref.WeakValueDictionary()
 
     def tools(self) -> list[FunctionTool[..., Any]]:
         """All of them."""
@@ -176,9 +177,7 @@ class FileTools:
 
     async def _change(self, ctx: ToolContext, path: str, change: Callable[[Source], str]) -> Source:
         """Makes the change, where the file is what it was when it was approved. Answers what was there before."""
-        real = (await in_thread(lambda: _locate(ctx, path), ctx))[1]
-        lock = self._locks.setdefault(real, asyncio.Lock())
-        async with lock:
+        async with await self._turn(ctx, path):
             source = await _source(ctx, path)
             after = await in_thread(lambda: _as_approved(ctx.approved, source, change), ctx)
             if source.document is not None:
@@ -187,6 +186,36 @@ class FileTools:
             else:
                 await in_thread(lambda: _put(ctx, path, source, after), ctx)
             return source
+
+    async def _turn(self, ctx: ToolContext, path: str) -> _Turn:
+        """This change's place in the line for its file. One agent's changes find their files in the order of its calls,
+        however they name them, and stand in line before the next one looks."""
+        async with self._finding.setdefault(ctx.agent_id, asyncio.Lock()):
+            real = (await in_thread(lambda: _locate(ctx, path), ctx))[1]
+            mine = _Turn(self._last.get(real))
+            self._last[real] = mine
+        return mine
+
+
+class _Turn:
+    """A place in the line for a file, from when it is made: entered when the one before it has left."""
+
+    def __init__(self, before: _Turn | None) -> None:
+        self._before = before
+        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> None:
+        before, self._before = self._before, None
+        if before is None:
+            return
+        try:
+            await asyncio.shield(before._left)
+        except asyncio.CancelledError:  # whoever is behind waits for whom this one waited for
+            before._left.add_done_callback(lambda _: self._left.set_result(None))
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._left.set_result(None)
 
 
 @tool(name="list", approval="allow")
@@ -310,7 +339,12 @@ def _checked(source: Source, after: str) -> str:
 
 def _as_approved(approved: Preview | None, source: Source, change: Callable[[Source], str]) -> str:
     """The changed text, where the change starts from what whoever approved it saw."""
-    if approved is not None and approved.path == source.shown:  # else the approval came with other arguments
+    if approved is not None:
+        if approved.path != source.shown:
+            raise FileRefused(
+                f"What was approved is a change of {approved.path!r}, and this path leads to {source.shown!r} now; "
+                "nothing was done. Look at where it leads and try again."
+            )
         now = None if source.text is None else _text.sha256(source.text)
         if now != approved.base_sha256:
             raise _moved_on(source.shown)
