@@ -21,20 +21,29 @@ from sojourn_client.testing import DaemonProcess
 
 Make = Callable[..., DaemonProcess]
 SLOW = f'rules: [{{when: {{always: true}}, reply: {{text: "{"one two " * 500}", delay_ms: 100, chunk_chars: 4}}}}]'
+_SLOWLY = f'text: "{"one two " * 8}", delay_ms: 50, chunk_chars: 4'
+TALKS_FIRST = f"""
+rules:
+  - {{when: {{user: talk}}, reply: {{{_SLOWLY}}}}}
+  - {{when: {{tool_result: "*"}}, reply: {{text: Well.}}}}
+  - when: {{user: "go|deploy"}}
+    reply: {{{_SLOWLY}, calls: [{{name: demo_deploy, arguments: {{target: site}}}}]}}
+  - {{when: {{always: true}}, reply: {{text: So it is.}}}}
+"""
 _TAKE_TERMINAL = """
 import os, sys
 os.close(os.open(os.ttyname(0), os.O_RDWR))  # The first terminal that a session opens is its own.
-os.execv(sys.executable, [sys.executable, "-m", "sojourn", *sys.argv[1:]])
+os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
 class Terminal:
     """A command at a terminal of its own."""
 
-    def __init__(self, daemon: DaemonProcess, *arguments: str) -> None:
+    def __init__(self, daemon: DaemonProcess, *command: str) -> None:
         self._fd, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _TAKE_TERMINAL, *arguments],
+            [sys.executable, "-c", _TAKE_TERMINAL, *command],
             env={**daemon.env, "TERM": "xterm", "COLUMNS": "200"},
             stdin=theirs,
             stdout=theirs,
@@ -71,7 +80,7 @@ class Terminal:
 
 @contextmanager
 def at(daemon: DaemonProcess, *arguments: str) -> Iterator[Terminal]:
-    terminal = Terminal(daemon, *arguments)
+    terminal = Terminal(daemon, sys.executable, "-m", "sojourn", *arguments)
     try:
         yield terminal
     finally:
@@ -81,6 +90,12 @@ def at(daemon: DaemonProcess, *arguments: str) -> Iterator[Terminal]:
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[DaemonProcess]:
     with DaemonProcess() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[DaemonProcess]:
+    with DaemonProcess(script=TALKS_FIRST) as one:
         yield one
 
 
@@ -178,6 +193,43 @@ def test_a_prompt_at_a_terminal_asks_about_approvals(daemon: DaemonProcess) -> N
         terminal.until("Deployed site.")
         assert terminal.process.wait(10) == 0
     assert "> thank you" in daemon.run("events", "p").stdout
+
+
+@pytest.mark.parametrize("typed", ["y\n", "y\r", "y\ny\ny\n", "y"])
+@pytest.mark.parametrize("command", ["attach", "prompt"])
+def test_what_is_typed_before_a_question_does_not_decide_it(slow: DaemonProcess, command: str, typed: str) -> None:
+    agent = f"{command}-{len(typed)}-{typed.count(chr(13))}"
+    with Wire.unix(slow.socket) as wire:
+        wire.initialize()
+        wire.call("agent/create", {"agentId": agent, "config": {"tools": ["demo_deploy"]}})
+    with at(slow, *(["attach", agent] if command == "attach" else ["prompt", "go", "--agent", agent])) as terminal:
+        if command == "attach":
+            terminal.until("/quit")
+            terminal.type("go\n")
+        terminal.until("one ")
+        terminal.type(typed)
+        terminal.until("y")
+        if command == "attach" and typed == "y":
+            terminal.type(" means yes\n")  # The question waits until the line is free, and is not what it answers.
+        terminal.until("Allow demo_deploy")
+        terminal.type("n\r")
+        assert "A decision is needed" not in terminal.until("demo_deploy: denied by cli")
+
+
+def test_a_prompt_leaves_what_it_does_not_ask_for_to_the_shell(slow: DaemonProcess) -> None:
+    sojourn = f"{sys.executable} -m sojourn prompt --new --tool demo_deploy"
+    script = f'{sojourn} "just talk"; read -r line; echo "[$line]"; {sojourn} deploy; read -r line; echo "[$line]"'
+    terminal = Terminal(slow, "sh", "-c", script)
+    try:
+        terminal.until("one ")
+        terminal.type("echo mine\n")
+        terminal.until("[echo mine]")
+        terminal.until("Allow demo_deploy")
+        terminal.type("n\necho mine, too\n")
+        terminal.until("denied by cli")
+        terminal.until("[echo mine, too]")
+    finally:
+        terminal.close()
 
 
 def test_a_run_stopped_at_an_open_question_is_shown_and_replayed(daemon: DaemonProcess, wire: Wire) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sojourn_client import RpcError
 from sojourn_client.client import Client
 from sojourn_client.events import AgentEvent
 
+from ._input import discard_typed
 from ._show import asked_for
 from ._view import View
 
@@ -20,14 +21,30 @@ _HINT = (
 
 
 class Desk:
-    """The open approvals of an agent and its children, asked about one by one."""
+    """The open approvals of an agent and its children, asked about one by one.
 
-    def __init__(self, client: Client, view: View, *, open_before: Iterable[dict[str, Any]] = ()) -> None:
+    `when_free` calls a function once there is room for a question on the screen.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        view: View,
+        *,
+        open_before: Iterable[dict[str, Any]] = (),
+        when_free: Callable[[Callable[[], None]], None] = lambda show: show(),
+    ) -> None:
         self._client = client
         self._view = view
         self._open_before = {approval["approvalId"] for approval in open_before}
         self._open: dict[str, dict[str, Any]] = {}
+        self._when_free = when_free
+        self._waits = False
         self._asked: str | None = None
+
+    def asked(self) -> str | None:
+        """The approval whose question is on the screen."""
+        return self._asked
 
     def add(self, approval: dict[str, Any]) -> None:
         """An approval that is open."""
@@ -49,11 +66,13 @@ class Desk:
             return False
         return not item.replayed or event["approval"]["approvalId"] in self._open_before
 
-    async def take(self, line: str) -> bool:
-        """A line was typed; True when it was about the question that is open."""
-        if self._asked is None:
+    async def take(self, line: str, approval_id: str | None) -> bool:
+        """A line was typed while the question about `approval_id` was on the screen; False when there was none."""
+        if approval_id is None:
             return False
-        approval_id = self._asked
+        if approval_id != self._asked:
+            self._view.note(f"{line.strip()!r} came too late for its question; it decides nothing.", "yellow")
+            return True
         decision = _decision(line)
         if isinstance(decision, str):
             self._view.note(decision, "yellow")
@@ -74,11 +93,19 @@ class Desk:
         self._ask()
 
     def _ask(self) -> None:
+        if self._asked is None and self._open and not self._waits:
+            self._waits = True
+            self._when_free(self._put)
+
+    def _put(self) -> None:
+        self._waits = False
         if self._asked is not None or not self._open:
             return
-        self._asked, approval = next(iter(self._open.items()))
+        approval_id, approval = next(iter(self._open.items()))
+        discard_typed()
         self._view.change(approval)
         self._view.note(f"Allow {asked_for(approval, 2000)}? [y/n/e/?]", "bold yellow")
+        self._asked = approval_id
 
 
 def _decision(line: str) -> dict[str, Any] | str:

@@ -12,8 +12,8 @@ from sojourn_client.events import EventStream
 
 from ._app import say
 from ._desk import Desk
+from ._input import Answers
 from ._show import json_line
-from ._terminal import typed_lines
 from ._view import View
 
 _STOP_S = 2.0
@@ -30,14 +30,15 @@ class Pass:
         go_on = f"`sojourn resume {params['agentId']}` goes on"
         self._view = View(all_on_stdout=False, own_prompts=False, go_on=go_on)
         self._desk = Desk(daemon, self._view) if sys.stdin.isatty() and not json else None
+        self._answers = None if self._desk is None else Answers(self._desk.asked)
 
     async def run(self) -> dict[str, Any]:
         """The outcome, after everything that led to it was shown."""
         async with self._daemon.events(self._params["agentId"]) as events:
             asking = asyncio.create_task(self._daemon.call(self._method, self._params))
             helpers = [asyncio.create_task(self._show(events))]
-            if self._desk is not None:
-                helpers.append(asyncio.create_task(self._listen(self._desk)))
+            if self._desk is not None and self._answers is not None:
+                helpers.append(asyncio.create_task(self._listen(self._desk, self._answers)))
             try:
                 outcome = await _first(asking, helpers)
                 while (events.seq or 0) < outcome["lastSeq"] and not helpers[0].done():
@@ -64,16 +65,17 @@ class Pass:
                 continue
             if self._desk is None or not self._desk.asks(item):
                 self._view.show(item)
-            if self._desk is not None:
+            if self._desk is not None and self._answers is not None:
                 self._desk.see(item)
+                self._answers.mind()
 
-    async def _listen(self, desk: Desk) -> None:
-        async for line in typed_lines():
+    async def _listen(self, desk: Desk, answers: Answers) -> None:
+        async for line, question in answers.lines():
             word, _, rest = line.strip().partition(" ")
             if word == "/say" and rest.strip():
                 await self._push(rest.strip())
-            elif word and not await desk.take(line):
-                self._view.note("The agent is working; `/say TEXT` leaves it a message.", "dim")
+            elif word:
+                await desk.take(line, question)
 
     async def _push(self, text: str) -> None:
         try:

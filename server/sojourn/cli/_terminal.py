@@ -9,13 +9,13 @@ import shutil
 import signal
 import sys
 import termios
-import threading
 import tty
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Self, TextIO
 
 from rich.cells import cell_len
 
+from ._input import Asked, Typed, chunks
 from ._keys import LEAVE, Line
 
 _PROMPT = "you> "
@@ -36,7 +36,7 @@ class Composer(io.TextIOBase):
     def __init__(self) -> None:
         self._out: TextIO = sys.stdout
         self._line = Line()
-        self._held: list[str] = []
+        self._held: list[str | Callable[[], None]] = []
         self._drawn = False
         self._at_start = True
         self._broken = False
@@ -60,21 +60,31 @@ class Composer(io.TextIOBase):
             self._loop.remove_signal_handler(number)
         termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
-    async def lines(self) -> AsyncIterator[str]:
-        """The lines that are typed, without blank ones, until Ctrl-D."""
+    async def lines(self, asked: Asked) -> AsyncIterator[Typed]:
+        """The lines that are typed, without blank ones, until Ctrl-D; `asked` says which question is on the screen."""
         self._soon()
-        async for data in _stdin():
-            finished: list[str | None] = []
+        begun = None
+        async for data, question in chunks(asked):
+            finished: list[tuple[str | None, str | None]] = []
+            begun = begun if self._line.text else question
             for line in self._line.feed(data):
-                finished.append(line)
+                finished.append((line, begun))
+                begun = question
                 if line:
                     self._keep(line)
             self._typed()
-            for one in finished:
+            for one, at in finished:
                 if one is LEAVE:
                     return
                 if one.strip():
-                    yield one
+                    yield one, at
+
+    def when_free(self, show: Callable[[], None]) -> None:
+        """Calls `show` once nothing is being typed, which may be now."""
+        if self._line.text:
+            self._held.append(show)
+        else:
+            show()
 
     def isatty(self) -> bool:
         """It stands for the terminal."""
@@ -104,8 +114,11 @@ class Composer(io.TextIOBase):
 
     def _release(self) -> None:
         held, self._held = self._held, []
-        for text in held:
-            self._put(text)
+        for one in held:
+            if isinstance(one, str):
+                self._put(one)
+            elif not self._over:
+                one()
 
     def _keep(self, line: str) -> None:
         self._leave_stream()
@@ -163,33 +176,3 @@ def _window(line: Line, width: int) -> tuple[str, int]:
     while cell_len(shown) > max(width, 1):
         shown = shown[:-1]
     return shown, cell_len(line.text[begin : line.cursor])
-
-
-async def typed_lines() -> AsyncIterator[str]:
-    """The lines of stdin until its end, as a pipe or the terminal itself gives them."""
-    rest = b""
-    async for data in _stdin():
-        *whole, rest = (rest + data).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace")
-    if rest:
-        yield rest.decode(errors="replace")
-
-
-async def _stdin() -> AsyncIterator[bytes]:
-    """The bytes of stdin until its end. The terminal stays blocking: others share it."""
-    chunks: asyncio.Queue[bytes] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    threading.Thread(target=_read_stdin, args=(loop, chunks), daemon=True, name="sojourn-stdin").start()
-    while data := await chunks.get():
-        yield data
-
-
-def _read_stdin(loop: asyncio.AbstractEventLoop, chunks: asyncio.Queue[bytes]) -> None:
-    try:
-        # Not `sys.stdin`: its lock, held by a thread that waits, makes the interpreter abort at its end.
-        while data := os.read(0, 4096):
-            loop.call_soon_threadsafe(chunks.put_nowait, data)
-        loop.call_soon_threadsafe(chunks.put_nowait, b"")
-    except (OSError, RuntimeError):
-        return  # The terminal, or the loop, is gone.

@@ -14,8 +14,9 @@ from sojourn_client.events import AgentEvent, EventStream
 
 from ._app import AgentArgument, Options, client, command, say
 from ._desk import Desk
+from ._input import typed_lines
 from ._show import clock, text_of
-from ._terminal import Composer, can_compose, typed_lines
+from ._terminal import Composer, can_compose
 from ._view import View
 
 _HELP = (
@@ -56,7 +57,8 @@ class _Attached:
         self._view = View(
             all_on_stdout=True, file=cast(TextIO | None, composer), go_on="type /resume, or say something"
         )
-        self._desk = Desk(daemon, self._view, open_before=events.attachment["approvals"])
+        place = {} if composer is None else {"when_free": composer.when_free}
+        self._desk = Desk(daemon, self._view, open_before=events.attachment["approvals"], **place)
         self._agent = events.agent_id
         self._caught_up = asyncio.Event()
         self._typed: list[str] = []
@@ -111,13 +113,14 @@ class _Attached:
 
     async def _type(self) -> None:
         await self._caught_up.wait()
-        async for line in typed_lines() if self._composer is None else self._composer.lines():
+        lines = typed_lines if self._composer is None else self._composer.lines
+        async for line, question in lines(self._desk.asked):
             if line.strip() == "/quit":
                 return
             if line.strip():
-                await self._take(line.strip())
+                await self._take(line.strip(), question)
 
-    async def _take(self, line: str) -> None:
+    async def _take(self, line: str, question: str | None) -> None:
         word, _, rest = line.partition(" ")
         try:
             if word == "/stop":
@@ -128,7 +131,7 @@ class _Attached:
                 await self._say(rest.strip())
             elif word.startswith("/") and not word.startswith("//"):
                 self._view.note(_HELP if word == "/help" else f"There is no {word}. {_HELP}", "yellow")
-            elif not await self._desk.take(line):
+            elif not await self._desk.take(line, question):
                 await self._say(line.removeprefix("/") if word.startswith("//") else line)
         except RpcError as error:
             self._view.note(error.message, "red")
