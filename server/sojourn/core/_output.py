@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from pydantic import Field
 
+from . import schemas
 from ._turns import is_cut, unused
 from .errors import InvalidParams
 from .messages import AssistantMessage, TextPart, ToolCallPart
@@ -25,12 +26,10 @@ class OutputRules(Value):
     @classmethod
     def of(cls, schema: Mapping[str, Any], *, tool: str, max_retries: int, taken: Iterable[str]) -> OutputRules:
         """The rules for `schema`; the tool's name differs from those `taken`. Raises `InvalidParams`."""
-        import jsonschema  # a sixth of a second, needed by few runs
-
         plain = dict(schema)
         try:
-            jsonschema.validators.validator_for(plain, default=jsonschema.Draft202012Validator).check_schema(plain)
-        except jsonschema.SchemaError as error:
+            schemas.check(plain)
+        except schemas.SchemaFault as error:
             raise InvalidParams(
                 f"The output schema is no JSON Schema: {error.message}.", field="outputSchema"
             ) from None
@@ -58,16 +57,11 @@ class OutputRules(Value):
 
     def error_in(self, value: Any) -> str | None:
         """What is wrong with `value` as output."""
-        import jsonschema
-        from referencing import Registry
-
-        kind = jsonschema.validators.validator_for(self.json_schema, default=jsonschema.Draft202012Validator)
         try:
-            # A registry of its own: without one, jsonschema fetches what `$ref` names from the network.
-            found = jsonschema.exceptions.best_match(kind(self.json_schema, registry=Registry()).iter_errors(value))
-        except Exception as error:  # noqa: BLE001 (a schema from outside: a bad pattern, a $ref to nowhere or to itself)
-            return f"the output schema cannot be applied: {type(error).__name__}: {error}"[:500]
-        return None if found is None else f"at {found.json_path}: {found.message}"[:500]
+            found = schemas.fault(value, self.json_schema, best=True)
+        except schemas.SchemaFault as error:
+            return f"the output schema cannot be applied: {error.message}"[:500]
+        return None if found is None else f"at {found.path}: {found.why}"[:500]
 
     def retried(self) -> OutputRules:
         """The rules after the model was asked once more."""

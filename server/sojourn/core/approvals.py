@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import orjson
 
+from . import schemas
 from .messages import InputPart
 from .values import Json, Value
 
@@ -84,18 +85,13 @@ def args_sha256(args: Json) -> str:
 def misfit(arguments: Json, schema: Mapping[str, Any]) -> tuple[str, str] | None:
     """Where the arguments of a call do not fit its tool's schema, as `a.b`, and why; None when they fit.
 
-    A schema that cannot be used (a broken reference) fits everything: the tool itself judges.
+    What cannot be judged (`schemas`: it takes too long, a reference leads nowhere) does not fit, with that as the why.
     """
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-    from referencing.exceptions import Unresolvable
-
     try:
-        for error in validator_for(schema)(schema).iter_errors(arguments):
-            return ".".join(str(step) for step in error.absolute_path), error.message
-    except (SchemaError, Unresolvable, RecursionError):
-        return None
-    return None
+        found = schemas.fault(arguments, schema)
+    except schemas.SchemaFault as error:
+        return "", f"they could not be judged by this schema: {error.message}"
+    return None if found is None else (found.place, found.why)
 
 
 def policy_of(tool_name: str, approvals: Mapping[str, Policy], own: Policy) -> Policy:

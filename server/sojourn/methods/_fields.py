@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, WithJsonSchema
 
+from sojourn.core import schemas
 from sojourn.core.agent import Name
 from sojourn.core.errors import InvalidParams
 from sojourn.core.messages import ImagePart, InputPart, Message, Part, ToolChoice, UserMessage
@@ -152,13 +153,10 @@ ToolChoiceInput = Annotated[
 
 
 def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    from jsonschema import Draft202012Validator, SchemaError  # heavy: imported where it is first used
-    from jsonschema.validators import validator_for
-
     try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
-    except SchemaError as error:
-        place = "/".join(str(step) for step in error.path) or "its root"
+        schemas.check(schema)
+    except schemas.SchemaFault as error:
+        place = error.place.replace(".", "/") or "its root"
         raise ValueError(f"It is not a valid JSON Schema at {place}: {error.message[:200]}") from None
     return schema
 
