@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from house import House, ToldTool, call, house
 
+from sojourn.agents.children import Spent, heir
 from sojourn.agents.runtime import HubLimits
 from sojourn.core.agent import AgentConfig, Caller, Limits
 from sojourn.models.base import ModelRequest
@@ -145,3 +146,37 @@ async def test_a_child_without_a_preset_has_its_parents_tools() -> None:
         assert (await h.prompt()).output == "done"
         assert quick.ran == [{}]
         assert "one task for another agent" in str(h.model.requests[1].system)
+
+
+async def test_a_limit_of_depth_reaches_all_descendants() -> None:
+    replies = ([call("delegate", task="1")], [call("delegate", task="2")], [call("delegate", task="3")], "c", "b", "a")
+    async with house(*replies, extra_tools=[delegate]) as h:
+        await h.agent(tools=("delegate",), limits=Limits(depth=2))
+        assert (await h.prompt()).output == "a"
+        (child,) = await children(h)
+        (grandchild,) = await children(h, child["agentId"])
+        assert await children(h, grandchild["agentId"]) == []
+        told = [m for m in await h.messages(grandchild["agentId"]) if m["role"] == "toolResult"]
+        assert "the limit is 0 (depth)" in told[0]["content"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("parent", "own", "limits"),
+    [
+        (Limits(tokens=100, cost=2.0, depth=3), None, Limits(tokens=60, cost=1.5, depth=2)),
+        (Limits(tokens=100, depth=0), Limits(tokens=10, depth=5, children=1), Limits(tokens=10, depth=0, children=1)),
+        (
+            Limits(tokens=30, wall_clock_s=15.0),
+            Limits(tokens=50, cost=9.0),
+            Limits(tokens=1, wall_clock_s=5.0, cost=9.0),
+        ),
+        (Limits(approval_s=4.0), Limits(depth=1), Limits(approval_s=4.0, depth=1)),
+        (None, Limits(tokens=7), Limits(tokens=7)),
+    ],
+)
+def test_a_child_has_at_most_what_its_parent_has_left(
+    parent: Limits | None, own: Limits | None, limits: Limits
+) -> None:
+    config = AgentConfig(limits=own)
+    spent = Spent(tokens=40, cost=0.5, seconds=10.0)
+    assert heir(config, config, AgentConfig(limits=parent), spent).limits == limits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -520,3 +521,31 @@ async def test_what_a_daemon_had_only_begun_is_finished_by_the_next(trace: str, 
         await h.resume()
         assert ("it could not be started" in late(await h.said())[0]) is (trace == "row")
         await until_marked(name, 0)
+
+
+async def test_a_result_arrives_though_the_clock_went_back_after_the_agent_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(background("echo here"), "", extra_tools=[SHELL], jobs_dir=tmp_path) as h:
+        await h.agent(**FREE)
+        monkeypatch.setattr(time, "time_ns", lambda: 1_000_000_000_000_000_000)
+        await h.prompt()
+        assert [job["delivered"] for job in await ended(h)] == ["result"]
+
+
+async def test_a_damaged_record_does_not_hold_the_results_of_other_jobs(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    waits = f"until test -e {go}; do sleep 0.01; done"
+    both = [*background(waits), *background(f"{waits}; echo fine")]
+    async with house(both, "", extra_tools=[SHELL], jobs_dir=tmp_path / "jobs") as h:
+        await h.agent(**FREE)
+        await h.prompt()
+        first = min(await jobs(h), key=lambda job: len(job["command"]))["jobId"]
+        (tmp_path / "jobs" / first / "result").write_text("outcome=exited\ncode=?\n")
+        await until(lambda: jobs(h, state="ended"))
+        go.touch()
+        assert {job["jobId"] == first: job["outcome"] for job in await ended(h)} == {True: "lost", False: "exited"}
+        await h.resume()
+        told = late(await h.said())
+        assert sum("ended without a readable record" in text for text in told) == 1
+        assert sum("fine" in text for text in told) == 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from house import Client, House, ToldTool, call, house, killed_house, pending_tool
 
+from sojourn.agents import clock
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import NothingToResume
 from sojourn.core.messages import TextPart
@@ -302,3 +304,23 @@ async def test_a_child_whose_question_was_closed_with_its_parent_can_be_carried_
         results = [m["content"][0]["text"] for m in await h.messages() if m["role"] == "toolResult"]
         assert results == ["child goes on"]
         assert (await h.state())["state"] == "idle"
+
+
+async def test_the_newest_run_is_the_one_begun_last_though_the_clock_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+    for year in (60, 50, 40):
+        monkeypatch.setattr(clock, "_last_run", 0)
+        monkeypatch.setattr(time, "time_ns", lambda year=year: year * 31_556_952 * 10**9)
+        async with house("one", "two", path=tmp_path) as h:
+            if year == 60:
+                await h.agent()
+            begun += [(await h.prompt()).run_id for _ in range(2)]
+            assert (await h.hub.wait("a", None)).run_id == begun[-1]
+            listed, cursor = [], None
+            while page := await h.hub.run_list(agent_id="a", state=None, cursor=cursor, limit=2):
+                listed += [run["runId"] for run in page["runs"]]
+                if (cursor := page.get("nextCursor")) is None:
+                    break
+            assert listed == begun[::-1]

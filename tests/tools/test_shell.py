@@ -183,6 +183,30 @@ async def test_a_supervisor_that_is_killed_is_told() -> None:
     assert "[it ended without a record: the process that watched over it was killed]" in said(output)
 
 
+@pytest.mark.parametrize(
+    ("first", "ended"),
+    [
+        ("kill -9 $PPID", "the process that watched over it was killed"),
+        ("kill -STOP $PPID", "its time limit was reached"),
+        ("while sleep 0.01; do kill -STOP $PPID; done &", "the process that watched over it was killed"),
+    ],
+)
+async def test_a_command_that_does_away_with_its_supervisor_does_not_outlive_its_call(first: str, ended: str) -> None:
+    name = mark()
+    assert ended in said(await run(f"{first}\n{sleeper(name)}; true", timeout_s=1))
+    await until_marked(name, 0)
+
+
+async def test_a_stop_ends_a_command_whose_supervisor_was_stopped() -> None:
+    name = mark()
+    work = asyncio.create_task(run(f"kill -STOP $PPID; {sleeper(name)}; true"))
+    await until_marked(name, 1)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    await until_marked(name, 0)
+
+
 async def test_a_command_with_a_nul_or_too_long_is_refused() -> None:
     assert "NUL" in said(await run("echo \0"))
     assert "The tool 'shell' was not run" in said(await run("x" * 30_001))

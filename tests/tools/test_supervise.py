@@ -196,3 +196,28 @@ def test_an_end_is_written_down_once_the_disk_takes_it(tmp_path: Path, monkeypat
     _supervise.tell(str(tmp_path), "result", b"outcome=exited\n")
     assert ((tmp_path / "result").read_bytes(), waits) == (b"outcome=exited\n", [1])
     _supervise.tell(str(tmp_path / "gone"), "result", b"nobody asks\n")
+
+
+@pytest.mark.parametrize(
+    ("result", "how"),
+    [
+        ("outcome=exited\ncode=none\n", "lost"),
+        ("outcome=exited\nbegan=nan\n", "lost"),
+        ("outcome=exited\nended=1e300\n", "lost"),
+        ("outcome=happily\n", "lost"),
+        ("code=0\n", "lost"),
+        ("", "lost"),
+        ("outcome=exited\ncode=0\n", "exited"),
+    ],
+)
+def test_a_damaged_record_is_the_end_of_its_job_alone(result: str, how: str, tmp_path: Path) -> None:
+    (tmp_path / "started").write_text("pid=x\ncommand=-1\nbegan=soon\n")
+    (tmp_path / "result").write_text(result)
+    (tmp_path / "lock").touch()
+    (tmp_path / "out-x").touch()
+    job = jobs.look(tmp_path)
+    assert job.ended is not None
+    assert job.ended.how == how
+    assert jobs.stop(job) is False
+    jobs.end_orphans(job)
+    assert jobs.size(tmp_path) == 0

@@ -8,7 +8,8 @@ to start: both look at the same row in one transaction each.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.core.agent import AgentConfig, Limits, RunOutcome
 from sojourn.core.errors import Aborted, InvalidParams, LimitReached
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 
+_LEAST = 1e-6
+"""What is left when nothing is: a limit is more than 0."""
 _INHERITED = ("cwd", "on_approval", "on_approval_unattended", "approvals")
 
 
@@ -84,7 +87,7 @@ class Family:
         child = tx.get(AgentRecord, child_id)
         if child is None:
             return None, []
-        runs = tx.find(RunRecord, agent_id=child_id, order=("created_at", "run_id"))
+        runs = tx.find(RunRecord, agent_id=child_id, order=("run_id",))
         own = child.parent_agent_id == self._p.agent_id and child.parent_call_id == self._call.call_id
         wanted = self._call.call_id if foreground else None
         return child, [run for run in runs if own and run.nested_call_id == wanted]
@@ -111,7 +114,9 @@ class Family:
         self._check(ledger)
         parent = ledger.agent(self._p.agent_id)
         self._within_limits(ledger, parent, child_id)
-        merged = heir(config, self._rt.config_of(config), self._p.config)
+        usage, seconds = self._p.run.usage, time.monotonic() - self._p.started_at
+        spent = Spent(usage.input_tokens + usage.output_tokens, usage.cost or 0.0, seconds)
+        merged = heir(config, self._rt.config_of(config), self._p.config, spent)
         ledger.adopt(
             AgentRecord(
                 agent_id=child_id,
@@ -148,9 +153,11 @@ class Family:
         """Refuses a child too many, in words that the model reads."""
         limits = self._p.config.limits
         depth = len(_line(ledger, parent.agent_id))
-        most = limits.depth if limits and limits.depth is not None else self._rt.limits.max_children_depth
+        most = self._rt.limits.max_children_depth
         if depth > most:
             raise _too_many(f"it would be {depth} levels below the first agent", "depth", depth, most)
+        if limits and limits.depth == 0:
+            raise _too_many("as many levels of children as there may be are above it", "depth", 1, 0)
         if limits and limits.children is not None:
             begun = ledger.tx.find(AgentRecord, parent_agent_id=parent.agent_id, deleted=False)
             calls = (ledger.call(parent.agent_id, row.parent_call_id or "") for row in begun)
@@ -186,15 +193,40 @@ def _line(ledger: Ledger, agent_id: str) -> list[str]:
     return line
 
 
-def heir(config: AgentConfig, whole: AgentConfig, parent: AgentConfig) -> AgentConfig:
-    """A child's config, with its parent's settings where it (`whole`: with its preset) has none of its own."""
+class Spent(NamedTuple):
+    """What a run has used so far."""
+
+    tokens: int = 0
+    cost: float = 0.0
+    seconds: float = 0.0
+
+
+def heir(config: AgentConfig, whole: AgentConfig, parent: AgentConfig, spent: Spent) -> AgentConfig:
+    """A child's config, with its parent's settings where it (`whole`: with its preset) has none of its own.
+
+    Its limits are at most what its parent, which has `spent` some of its own, has left.
+    """
     taken = {name: getattr(parent, name) for name in _INHERITED if getattr(whole, name) is None}
     if config.preset is None and config.model is None:
         taken["model"] = parent.model
-    seconds = parent.limits.approval_s if parent.limits else None
-    if seconds is not None and (whole.limits is None or whole.limits.approval_s is None):
-        taken["limits"] = (whole.limits or Limits()).model_copy(update={"approval_s": seconds})
+    if parent.limits is not None:
+        taken["limits"] = _left_of(parent.limits, whole.limits or Limits(), spent)
     return config.model_copy(update={name: value for name, value in taken.items() if value is not None})
+
+
+def _left_of(parent: Limits, own: Limits, spent: Spent) -> Limits:
+    """The limits of a child: its `own`, and never more than what is left of its parent's."""
+    left: dict[str, float | None] = {
+        "depth": None if parent.depth is None else max(0, parent.depth - 1),
+        "tokens": None if parent.tokens is None else max(1, parent.tokens - spent.tokens),
+        "cost": None if parent.cost is None else max(_LEAST, parent.cost - spent.cost),
+        "wall_clock_s": None if parent.wall_clock_s is None else max(_LEAST, parent.wall_clock_s - spent.seconds),
+    }
+    bounds = {key: [value for value in (left[key], getattr(own, key)) if value is not None] for key in left}
+    seconds = parent.approval_s if own.approval_s is None else own.approval_s
+    return own.model_copy(
+        update={"approval_s": seconds, **{key: min(values) for key, values in bounds.items() if values}}
+    )
 
 
 def _reply(child_id: str, outcome: RunOutcome) -> ChildReply:

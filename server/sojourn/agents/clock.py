@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
+
+_RUN_ID = re.compile(r"run-([0-9a-f]{13})[0-9a-f]{6}")
 
 
 def now() -> str:
@@ -40,5 +43,17 @@ def new_id(prefix: str) -> str:
 
 
 def new_run_id() -> str:
-    """A fresh run id; later ones sort behind earlier ones."""
-    return f"run-{stamp():013x}{secrets.token_hex(3)}"
+    """A fresh run id; later ones sort behind earlier ones, also when the clock was set back."""
+    global _last_run
+    _last_run = max(stamp(), _last_run + 1)
+    return f"run-{_last_run:013x}{secrets.token_hex(3)}"
+
+
+_last_run = 0
+
+
+def after_run(run_id: str) -> None:
+    """Lets fresh run ids sort behind this one, which a former life may have made by another clock."""
+    global _last_run
+    if found := _RUN_ID.fullmatch(run_id):
+        _last_run = max(_last_run, int(found[1], 16))

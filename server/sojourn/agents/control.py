@@ -546,7 +546,7 @@ def _outcome(tx: ReadTx, agent_id: str, run_id: str | None) -> RunOutcome | None
     if run_id is not None:
         record = tx.get(RunRecord, run_id)
     else:
-        newest = tx.find(RunRecord, agent_id=agent_id, order=("created_at", "run_id"), desc=True, limit=1)
+        newest = tx.find(RunRecord, agent_id=agent_id, order=("run_id",), desc=True, limit=1)
         record = newest[0] if newest else None
     if record is None or record.agent_id != agent_id:
         which = f"no run {run_id!r}" if run_id else "not run yet"

@@ -136,9 +136,15 @@ class Hub:
         await self._toolset.toolbox.aclose()
         await ending
 
+    async def _after_all_runs(self) -> None:
+        newest = await self.rt.store.read(lambda tx: tx.find(RunRecord, order=("run_id",), desc=True, limit=1))
+        for row in newest:
+            clock.after_run(row.run_id)
+
     async def _recover(self) -> None:
         self._control.recovering = True
         try:
+            await self._after_all_runs()
             await self.rt.jobs.recover()
             resume, look = await recovery.recover(self.rt)
         finally:

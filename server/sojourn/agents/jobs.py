@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 _STOP_S = GRACE_S + 3.0
+_AGENT_SINCE = "agentSince"
+"""When the agent of a job was made: another one may have its name by the time that the job ends."""
 WITH_AGENT = "stop"
 """Who stops a job that ends with its agent."""
 Delivered = Literal["result", "message", "nowhere"]
@@ -131,7 +133,7 @@ class Jobs:
                 value=running,
                 max=most,
             )
-        body = {"toolName": call.tool_name, "command": clean(shown), "cwd": order.cwd}
+        body = {"toolName": call.tool_name, "command": clean(shown), "cwd": order.cwd, _AGENT_SINCE: agent.created_at}
         ledger.tx.insert(
             JobRecord(job_id, agent.agent_id, call.call_id, "running", ledger.now, orjson.dumps(body).decode())
         )
@@ -175,7 +177,7 @@ class Jobs:
             for job_id in list(self._running):
                 try:
                     await self._look(job_id)
-                except (SojournError, OSError) as error:  # the row still says that it runs: tried again
+                except (SojournError, OSError, ValueError) as error:  # the row still says that it runs: tried again
                     log.warning("The end of %s could not be recorded: %s", job_id, error)
             await asyncio.sleep(POLL_S)
 
@@ -319,7 +321,7 @@ class Jobs:
         body = _body(row)
         if row.state == "running":
             body["outputBytes"] = processes.size(self._place(row.job_id))
-        fields = {key: value for key, value in body.items() if value is not None}
+        fields = {key: value for key, value in body.items() if value is not None and key != _AGENT_SINCE}
         ids = {"jobId": row.job_id, "agentId": row.agent_id, "callId": row.call_id}
         return Job.model_validate({**ids, "state": row.state, "since": row.since, **fields}).wire()
 
@@ -363,7 +365,7 @@ def _result(body: dict[str, Any], output: str, ended: Ended) -> str:
 def _hand_over(ledger: Ledger, row: JobRecord, body: dict[str, Any], text: str, *, is_error: bool) -> Delivered:
     """Puts the result into the agent's inbox: as its call's, or as a message when the call can take none any more."""
     agent = ledger.tx.get(AgentRecord, row.agent_id)
-    if agent is None or agent.deleted or agent.created_at > row.since:
+    if agent is None or agent.deleted or body.get(_AGENT_SINCE, agent.created_at) != agent.created_at:
         return "nowhere"
     agent, call = ledger.agent(row.agent_id), ledger.call(row.agent_id, row.call_id)
     if call is None or call.answered_at is not None:

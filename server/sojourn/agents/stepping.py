@@ -197,11 +197,11 @@ async def listed(
     }
 
     def query(tx: ReadTx) -> dict[str, Any]:
-        after = roster.read_cursor(cursor, 2)
-        rows = tx.find(RunRecord, order=("created_at", "run_id"), desc=True, after=after, limit=limit + 1, **where)
+        after = roster.read_cursor(cursor, 1)
+        rows = tx.find(RunRecord, order=("run_id",), desc=True, after=after, limit=limit + 1, **where)
         answer: dict[str, Any] = {"runs": [_listed(row) for row in rows[:limit]]}
         if len(rows) > limit:
-            answer["nextCursor"] = roster.make_cursor(rows[limit - 1].created_at, rows[limit - 1].run_id)
+            answer["nextCursor"] = roster.make_cursor(rows[limit - 1].run_id)
         return answer
 
     return await rt.store.read(query)

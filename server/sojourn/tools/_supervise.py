@@ -132,6 +132,8 @@ class Command:
             text = f"pid={own}\nbirth={birth(own)}\nboot={boot()}\nbegan={self.began}\n"
             text += f"command={self.pid}\ncommandBirth={birth(self.pid)}\n"
             tell(self._directory, "started", text.encode(), tries=1)  # without it the job runs, and cannot be stopped
+        else:
+            tell("", "", f"command={self.pid}\ncommandBirth={birth(self.pid)}\n".encode(), tries=1)
 
     def _become(self, argv: list[str], sink: int, tell: int) -> None:
         """In the child: never returns."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ._supervise import birth, boot
 from .clip import Clip
-from .processes import Ended, Order, Supervisor, Surroundings, read_ended, read_lines, supervised
+from .processes import Ended, Order, Supervisor, Surroundings, read_ended, read_lines, read_time, supervised
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,22 @@ def look(directory: Path) -> Job:
     Raises `OSError` when that cannot be told now.
     """
     alive = _is_locked(directory / "lock")  # looked at first: a record is written before the lock is let go
-    started = read_lines(_text(directory / "started"))
+    started = _readable(read_lines(_text(directory / "started")))
     ended = read_ended(_text(directory / "result"))
     if ended is None and not alive:
-        ended = Ended("lost" if started else "notStarted", began=float(started.get("began", 0)))
+        record = (directory / "started").exists()
+        ended = Ended("lost" if record else "notStarted", began=float(started.get("began", 0)))
     return Job(directory, started, ended)
+
+
+def _readable(started: dict[str, str]) -> dict[str, str]:
+    """A record of a start; none when it is damaged: nobody is signalled by it then."""
+    try:
+        read_time(started.get("began", "0"))
+        numbers = [int(started.get(key, 0)) for key in ("pid", "command")]
+    except ValueError:
+        return {}
+    return started if min(numbers) >= 0 else {}
 
 
 def stop(job: Job) -> bool:
@@ -162,6 +173,6 @@ def _segments(directory: Path) -> list[tuple[int, int, Path]]:
     """The files of a job's output: offset of the first byte, length, path, in order."""
     found = []
     for path in sorted(directory.glob("out-*")):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, ValueError):
             found.append((int(path.name.removeprefix("out-")), path.stat().st_size, path))
     return found

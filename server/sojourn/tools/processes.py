@@ -7,6 +7,7 @@ starts is left when its call was stopped, its time is over or the daemon is dead
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +15,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
+
+from ._supervise import birth, stat_of
 
 How = Literal["exited", "stopped", "timedOut", "notStarted", "lost"]
 """How a command ended; `lost`: nobody knows, its supervisor was killed."""
@@ -28,6 +31,11 @@ _OURS = ("SOJOURN_", "COVERAGE_", "PYTEST_", "NOTIFY_SOCKET", "LISTEN_FDS", "LIS
 _EAGER = 1024 * 1024
 _READ = 65536
 _BREATH_S = 0.002
+_LATEST_S = 1e11
+_SURE_S = 3.0
+"""How much longer than its grace a supervisor may take to end a command, before the daemon itself does."""
+_AT_START = {"command", "commandBirth"}
+"""What a supervisor tells when its command begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ class Ended:
             "stopped": f"stopped{after}",
             "timedOut": f"its time limit was reached{after}; all of it was ended",
             "notStarted": f"it could not be started: {self.error or 'the daemon ended before it was'}",
-            "lost": "it ended without a record: the process that watched over it was killed",
+            "lost": self.error or "it ended without a record: the process that watched over it was killed",
         }[self.how]
         if self.how == "exited" and self.signal is not None:
             what = f"ended by {signal_name(self.signal)}{after}"
@@ -109,19 +117,35 @@ def signal_name(number: int) -> str:
 
 
 def read_ended(text: str) -> Ended | None:
-    """What a supervisor told at the end; None when it did not come to that."""
-    said = read_lines(text)
-    if "outcome" not in said:
+    """What a supervisor told at the end; None when it did not come to that, `lost` when it cannot be read."""
+    try:
+        return _read_ended(read_lines(text))
+    except ValueError:
+        return Ended("lost", error="it ended without a readable record")
+
+
+def _read_ended(said: dict[str, str]) -> Ended | None:
+    if not said.keys() - _AT_START:
         return None
+    if (how := said.get("outcome")) not in get_args(How):
+        raise ValueError(f"{how!r} is no outcome")
     return Ended(
-        cast(How, said["outcome"]),
+        cast(How, how),
         code=int(said["code"]) if "code" in said else None,
         signal=int(said["signal"]) if "signal" in said else None,
         left=said.get("left") == "1",
-        began=float(said.get("began", 0)),
-        ended=float(said.get("ended", 0)),
+        began=read_time(said.get("began", "0")),
+        ended=read_time(said.get("ended", "0")),
         error=said.get("error"),
     )
+
+
+def read_time(text: str) -> float:
+    """Seconds since 1970. Raises `ValueError` for what is none, or no time that can be shown."""
+    seconds = float(text)
+    if not 0 <= seconds < _LATEST_S:
+        raise ValueError(f"{text!r} is no time")
+    return seconds
 
 
 def read_lines(text: str) -> dict[str, str]:
@@ -176,20 +200,44 @@ class Attached:
         assert process.stdout is not None
         assert process.stderr is not None
         report, output = process.stdout.fileno(), process.stderr.fileno()
+        patience = order.grace_s + _SURE_S
+        wake: asyncio.Handle | None = None
         try:
+            if order.limit_s:
+                wake = self._loop.call_later(order.limit_s + 1, self._overdue, process, patience)
             for fd, read in ((report, self._read_report), (output, self._read_output)):
                 os.set_blocking(fd, False)
                 self._watch(fd, read)
             await self._over
             self._drain(output)
         finally:
+            if wake is not None:
+                wake.cancel()
             for fd in (report, output):
                 self._unwatch(fd)
             process.stdin.close()  # the lifeline
+            _signal(process, signal.SIGCONT)  # a command may have stopped its supervisor
             process.stdout.close()
             process.stderr.close()
             reap(process)
-        return read_ended(self._told.decode(errors="replace")) or Ended("lost")
+            if not self._over.done():  # the call was stopped: nobody waits for its end any more
+                self._loop.call_later(patience, self._make_sure, process)
+        if (ended := read_ended(self._told.decode(errors="replace"))) is None:
+            self._make_sure(process)
+        return ended or Ended("lost")
+
+    def _overdue(self, process: Supervisor, patience: float) -> None:
+        """The command's time has been over for long: its supervisor was stopped. It goes on, or all of it is ended."""
+        _signal(process, signal.SIGCONT)
+        self._loop.call_later(patience, self._make_sure, process)
+
+    def _make_sure(self, process: Supervisor) -> None:
+        """Ends a command whose supervisor does not: it was killed or stopped, maybe by the command."""
+        if process.poll() is not None and read_ended(self._told.decode(errors="replace")) is not None:
+            return
+        _signal(process, signal.SIGKILL)
+        said = read_lines(self._told.decode(errors="replace"))
+        end_session(int(said.get("command", 0)), said.get("commandBirth", ""))
 
     def _watch(self, fd: int, read: Callable[[int], None]) -> None:
         self._watched.add(fd)
@@ -233,6 +281,25 @@ class Attached:
         for _ in range(32):
             if not self._take(fd):
                 return
+
+
+def _signal(process: Supervisor, number: int) -> None:
+    """Signals a supervisor that was not taken note of yet: its id is its own until then."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+def end_session(leader: int, born: str) -> None:
+    """Kills what a command started in its session, when its leader is that process (or gone)."""
+    if leader <= 1 or birth(leader) not in ("", born):
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit() and (fields := stat_of(int(name))) and fields[3] == str(leader):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(name), signal.SIGKILL)
 
 
 _leaving: set[Supervisor] = set()
