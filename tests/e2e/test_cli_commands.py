@@ -159,6 +159,20 @@ def test_ps_shows_what_each_agent_waits_for(cli: Cli) -> None:
     assert {agent["agentId"] for agent in cli.json("ps")} >= {"psbuild", "psdeploy"}
 
 
+def test_ps_tells_agents_apart_by_their_title_or_where_they_were_made(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = cli("prompt", "hello", "--new").err.split()[2]
+    assert _last_cell(cli, made)[:20] == str(tmp_path)[:20]
+    cli("call", "agent/update", json.dumps({"agentId": made, "title": "Greeter"}))
+    assert _last_cell(cli, made) == "Greeter"
+
+
+def _last_cell(cli: Cli, agent: str) -> str:
+    return next(line.split("\t")[-1] for line in cli("ps").out.splitlines() if line.startswith(agent))
+
+
 def test_ps_shows_children_when_asked_to(cli: Cli) -> None:
     assert cli("prompt", "research whales", "--agent", "parent", "--tool", "delegate").code in (0, 4)
     parents = {agent["agentId"]: agent.get("parent", {}).get("agentId") for agent in cli.json("ps", "--all")}

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
+PROMPT_LABEL = "sojourn.prompt"
+"""The label of an agent that `sojourn prompt` made: the directory it was made for."""
 _DECIDED = {
     "approve": "approved",
     "edit": "approved with other arguments",

@@ -11,7 +11,7 @@ import typer
 from sojourn_client.client import Client
 
 from ._app import AgentArgument, Exit, JsonFlag, Options, client, command, say
-from ._show import ago, json_line, one_line, table
+from ._show import PROMPT_LABEL, ago, json_line, one_line, table
 from ._view import View
 
 _PAGE = 1000
@@ -42,7 +42,10 @@ async def ps(
     if not agents:
         say("No agents yet; `sojourn prompt TEXT` makes one.")
         return
-    table(("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "TITLE"), [_row(agent, calls) for agent in agents])
+    table(
+        ("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "TITLE OR PLACE"),
+        [_row(agent, calls) for agent in agents],
+    )
 
 
 async def stop(options: Options, agent: AgentArgument, *, json: JsonFlag = False) -> None:
@@ -144,5 +147,5 @@ def _row(agent: dict[str, Any], calls: dict[str, str]) -> tuple[str, ...]:
         ", ".join(owed) or "-",
         str(agent["messageCount"]),
         ago(agent["updatedAt"]) if sys.stdout.isatty() else agent["updatedAt"],
-        one_line(agent.get("title", ""), 60),
+        one_line(agent.get("title") or agent.get("labels", {}).get(PROMPT_LABEL, ""), 60),
     )

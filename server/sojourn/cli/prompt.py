@@ -14,9 +14,8 @@ from sojourn_client.client import Client
 
 from ._app import OF_REASON, AgentArgument, Exit, JsonFlag, Options, client, command, say
 from ._pass import Pass
-from ._show import json_line
+from ._show import PROMPT_LABEL, json_line
 
-_LABEL = "sojourn.prompt"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ON_APPROVAL = ("wait", "pause", "deny")
 
@@ -145,7 +144,7 @@ async def _agent(daemon: Client, agent: str | None, config: dict[str, Any], *, n
     """The agent that is meant, and whether it was made for this."""
     if agent is not None:
         return await _named(daemon, agent, config, new=new)
-    here = {_LABEL: os.getcwd()}
+    here = {PROMPT_LABEL: os.getcwd()}
     if not new and not config:
         page = await daemon.call("agent/list", {"labels": here, "state": "idle", "limit": 1})
         if page["agents"]:
