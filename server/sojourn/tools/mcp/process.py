@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import time
 from collections import deque
@@ -239,13 +240,30 @@ class _Pace:
             await asyncio.sleep(max(0.0, self._since + self._span_s - time.monotonic()))
 
 
+_ANSWER_HEAD = re.compile(
+    rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,[^{}\[\]]{0,40}"result"\s*:'
+)
+_ANSWER_END = re.compile(rb'[}\]]\s*,\s*"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+
 def _mended(line: bytes) -> SessionMessage | None:
     """The message in a line that Python reads and the SDK does not: half characters, which JavaScript lets through."""
     try:
         data = clean(json.loads(line.decode("utf-8", "replace")))
         return SessionMessage(jsonrpc_message_adapter.validate_python(data, by_name=False))
     except (ValueError, RecursionError, InvalidParams):
+        return unreadable(line)
+
+
+def unreadable(line: bytes) -> SessionMessage | None:
+    """An answer that cannot be read (it is nested too deeply), as an error: its call must not wait for another one."""
+    found = _ANSWER_HEAD.match(line) or _ANSWER_END.search(line)
+    if found is None:
         return None
+    error = {"code": -32700, "message": "its answer cannot be read: it is no JSON, or nested too deeply"}
+    return SessionMessage(
+        jsonrpc_message_adapter.validate_python({"jsonrpc": "2.0", "id": int(found[1]), "error": error}, by_name=False)
+    )
 
 
 def _shown(line: bytes) -> str:
