@@ -359,10 +359,12 @@ async def test_nobody_is_asked_about_a_call_whose_arguments_cannot_run() -> None
         assert tool.ran == [{"to": "prod"}]
 
 
-async def test_a_schema_that_cannot_be_used_stops_nothing() -> None:
+async def test_arguments_that_a_broken_schema_cannot_judge_fail_in_words_and_nobody_is_asked() -> None:
     tool = gated(schema={"type": "object", "properties": {"to": {"$ref": "#/nowhere"}}})
     async with house([call("deploy", to=5)], "done", tools=[tool]) as h:
-        running, approval = await asked(h)
-        await h.decide(approval["approvalId"], "edit", arguments={"to": 6})
-        await running
-        assert tool.ran == [{"to": 6}]
+        await h.agent()
+        assert (await h.prompt()).reason == "done"
+        result = h.model.requests[1].messages[-1]
+        assert "could not be judged by this schema" in result.content[0].text  # type: ignore[union-attr]
+        assert "approvalRequested" not in h.client.types()
+        assert tool.ran == []

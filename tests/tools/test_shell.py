@@ -186,14 +186,21 @@ async def test_a_supervisor_that_is_killed_is_told() -> None:
 @pytest.mark.parametrize(
     ("first", "ended"),
     [
-        ("kill -9 $PPID", "the process that watched over it was killed"),
-        ("kill -STOP $PPID", "its time limit was reached"),
-        ("while sleep 0.01; do kill -STOP $PPID; done &", "the process that watched over it was killed"),
+        ("kill -9 $PPID", ["the process that watched over it was killed"]),
+        ("kill -STOP $PPID", ["its time limit was reached"]),
+        # Whether it still says so itself is up to the moment at which it is stopped the next time.
+        (
+            "while sleep 0.01; do kill -STOP $PPID; done &",
+            ["the process that watched over it was killed", "its time limit was reached"],
+        ),
     ],
 )
-async def test_a_command_that_does_away_with_its_supervisor_does_not_outlive_its_call(first: str, ended: str) -> None:
+async def test_a_command_that_does_away_with_its_supervisor_does_not_outlive_its_call(
+    first: str, ended: list[str]
+) -> None:
     name = mark()
-    assert ended in said(await run(f"{first}\n{sleeper(name)}; true", timeout_s=1))
+    told = said(await run(f"{first}\n{sleeper(name)}; true", timeout_s=1))
+    assert any(words in told for words in ended), told
     await until_marked(name, 0)
 
 
