@@ -74,9 +74,7 @@ async def leave_tools(p: Pass) -> None:
 async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
     answering = asyncio.create_task(_stream(rt, p, todo), name=f"model {p.agent_id}")
     try:
-        await _answered_or_stopped(p, answering)
-        if not answering.done():
-            await _cancel(answering)
+        if not await _ended(p, answering):
             return await rt.write("end", lambda ledger: stop(ledger, p))
         answer, timing = answering.result()
     except SojournError as error:
@@ -88,9 +86,6 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
         log.exception("The model %r failed in an unexpected way.", p.model_name)
         failure = ModelError(f"The model backend of {p.model_name!r} failed: {type(error).__name__}: {error}")
         return await rt.write("end", lambda ledger: turns.model_failed(ledger, p, failure))
-    finally:
-        p.asking = None
-        await _cancel(answering)
     p.previews.clear()
     if calls := previews.wanted(p, turns.own_ids(todo.message_id, answer.content)):
         await _look_ahead(rt, p, calls)
@@ -98,12 +93,7 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
 
 
 async def _look_ahead(rt: Runtime, p: Pass, calls: list[ToolCallPart]) -> None:
-    looking = asyncio.create_task(previews.look_ahead(rt, p, calls), name=f"previews {p.agent_id}")
-    try:
-        await _answered_or_stopped(p, looking)
-    finally:
-        p.asking = None
-        await _cancel(looking)
+    await _ended(p, asyncio.create_task(previews.look_ahead(rt, p, calls), name=f"previews {p.agent_id}"))
 
 
 async def _compact(rt: Runtime, p: Pass, todo: Compact) -> Todo:
@@ -120,30 +110,28 @@ async def _compact(rt: Runtime, p: Pass, todo: Compact) -> Todo:
 
     plan = compaction.plan_for(p)
     summing = asyncio.create_task(compaction.ask(p.model, plan, hear), name=f"summary {p.agent_id}")
-    try:
-        await _answered_or_stopped(p, summing)
-        if not summing.done():
-            await _cancel(summing)
-            return await rt.write("end", lambda ledger: stop(ledger, p))
-        asked = summing.result()
-    finally:
-        p.asking = None
-        await _cancel(summing)
+    if not await _ended(p, summing):
+        return await rt.write("end", lambda ledger: stop(ledger, p))
+    asked = summing.result()
     return await rt.write("model", lambda ledger: turns.compacted(ledger, p, asked))
 
 
 async def _judge(rt: Runtime, p: Pass, todo: AskHooks) -> Todo:
     judging = asyncio.create_task(hooks.judge_calls(rt, p), name=f"hooks {p.agent_id}")
+    if not await _ended(p, judging):
+        return await rt.write("end", lambda ledger: stop(ledger, p))
+    judged = judging.result()
+    return await rt.write("model", lambda ledger: hooks.open_judged(ledger, rt, p, todo.calls, judged))
+
+
+async def _ended(p: Pass, work: asyncio.Task[Any]) -> bool:
+    """Whether the work came to its end; it is given up when the run is to be stopped."""
     try:
-        await _answered_or_stopped(p, judging)
-        if not judging.done():
-            await _cancel(judging)
-            return await rt.write("end", lambda ledger: stop(ledger, p))
-        judged = judging.result()
+        await _answered_or_stopped(p, work)
+        return work.done()
     finally:
         p.asking = None
-        await _cancel(judging)
-    return await rt.write("model", lambda ledger: hooks.open_judged(ledger, rt, p, todo.calls, judged))
+        await _cancel(work)
 
 
 async def _answered_or_stopped(p: Pass, answering: asyncio.Task[Any]) -> None:

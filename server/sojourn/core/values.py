@@ -20,7 +20,19 @@ Json = Any
 T = TypeVar("T")
 
 
+M = TypeVar("M", bound=BaseModel)
+
 _set = object.__setattr__
+
+
+def unchecked(model: type[M], fields: dict[str, Any]) -> M:
+    """A model of all of its fields, which must be right as they are: `model_construct` at a fifth of its cost."""
+    new = model.__new__(model)
+    _set(new, "__dict__", fields)
+    _set(new, "__pydantic_fields_set__", set(fields))
+    _set(new, "__pydantic_extra__", None)
+    _set(new, "__pydantic_private__", None)
+    return new
 
 
 class Value(BaseModel):
@@ -41,12 +53,7 @@ class Value(BaseModel):
 
         For the few places that every turn passes; as `model_construct`, at a fifth of its cost.
         """
-        new = cls.__new__(cls)
-        _set(new, "__dict__", fields)
-        _set(new, "__pydantic_fields_set__", set(fields))
-        _set(new, "__pydantic_extra__", None)
-        _set(new, "__pydantic_private__", None)
-        return new
+        return unchecked(cls, fields)
 
     def but(self, **changes: Any) -> Self:
         """The same with other fields, which must be right as they are; as `model_copy`, at a third of its cost."""

@@ -58,7 +58,7 @@ class Listeners:
         self._degraded = listener
 
     def tell_published(self, items: list[Any]) -> None:
-        """Hands on what a batch published, when it published anything."""
+        """Hands on what transitions published, when they published anything."""
         if items and self._commit is not None:
             _call(self._commit, items)
 

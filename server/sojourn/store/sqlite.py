@@ -1,8 +1,8 @@
 """The embedded store: one SQLite file, one thread that writes, a few that read.
 
-Every transition is committed by the writer's thread, many in one commit when many come at once; each is in a savepoint,
-so that one that fails takes no other along. Its batch comes back to the event loop in one call: what was published,
-then the answers. A commit that fails leaves the store degraded: reads work, writes are tried and refused, and it finds
+Every transition is committed by the writer's thread, many in one commit when many come at once; one that fails takes no
+other along. Its batch comes back to the event loop a few transitions at a time, of each what it published and then its
+answer. A commit that fails leaves the store degraded: reads work, writes are tried and refused, and it finds
 out by itself when the disk is well again.
 """
 
