@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -189,3 +189,16 @@ def _config(root: Path, config: str, script: str | None) -> str:
     else:
         config = '[daemon]\ndefault_model = "scripted"\n' + config
     return f"{config}\n{model}"
+
+
+def daemons() -> Iterator[Callable[..., DaemonProcess]]:
+    """A fixture's body: gives what makes daemons (arguments as of `DaemonProcess`), and ends all of them."""
+    made: list[DaemonProcess] = []
+
+    def make(**options: Any) -> DaemonProcess:
+        made.append(DaemonProcess(**options))
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.close()

@@ -8,7 +8,7 @@ def test_my_editor(make_sojourn_daemon):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,17 +22,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def make_sojourn_daemon() -> Iterator[Callable[..., DaemonProcess]]:
     """Makes daemons in temporary directories, not started yet; arguments as of `testing.DaemonProcess`."""
-    from .testing import DaemonProcess
+    from ._process import daemons
 
-    made: list[DaemonProcess] = []
-
-    def make(**options: Any) -> DaemonProcess:
-        made.append(DaemonProcess(**options))
-        return made[-1]
-
-    yield make
-    for process in made:
-        process.close()
+    yield from daemons()
 
 
 @pytest.fixture

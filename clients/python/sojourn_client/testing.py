@@ -9,11 +9,10 @@ def test_something(daemon):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from ._process import DaemonProcess
+from ._process import DaemonProcess, daemons
 
 __all__ = ["DaemonProcess", "daemon", "make_daemon"]
 
@@ -21,15 +20,7 @@ __all__ = ["DaemonProcess", "daemon", "make_daemon"]
 @pytest.fixture
 def make_daemon() -> Iterator[Callable[..., DaemonProcess]]:
     """Makes daemons that are not started yet (arguments as of `DaemonProcess`); all of them end with the test."""
-    made: list[DaemonProcess] = []
-
-    def make(**options: Any) -> DaemonProcess:
-        made.append(DaemonProcess(**options))
-        return made[-1]
-
-    yield make
-    for process in made:
-        process.close()
+    yield from daemons()
 
 
 @pytest.fixture
