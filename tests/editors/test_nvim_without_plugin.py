@@ -38,7 +38,8 @@ local client = vim.lsp.get_client_by_id(id)
 assert(vim.wait(20000, function() return client.initialized end), "not initialized")
 vim.api.nvim_buf_set_text(0, 2, 0, 2, 4, { "typed", "on" })
 local prompt = { command = "sojourn.prompt", arguments = { "go" } }
-local answer = client:request_sync("workspace/executeCommand", prompt, 20000, 0)
+-- the number, not 0: only for that does Neovim send what was just typed before it sends the request
+local answer = client:request_sync("workspace/executeCommand", prompt, 20000, vim.api.nvim_get_current_buf())
 local ended = vim.wait(20000, function() return #told > 0 end)
 vim.wait(2000, function() return progress[#progress] == "end" end)
 print(vim.json.encode({
@@ -65,7 +66,7 @@ def test_neovims_own_client_prompts_approves_and_is_edited(tmp_path: Path) -> No
         )
     said: dict[str, Any] = json.loads(done.stderr.decode().strip().splitlines()[-1])
     assert said["ended"], said
-    assert said["lines"] == ["first", "edited 😀!", "typed", "on"]
+    assert said["lines"] == ["first", "edited 😀!", "typed", "on"], said
     assert said["modified"]
     assert (tmp_path / "f.txt").read_text() == "saved\n"
     (question,) = said["asked"]
