@@ -446,8 +446,10 @@ async def test_a_paused_agent_can_be_summed_up_and_resumed() -> None:
         assert answer["messageId"] in [m["messageId"] for m in await h.messages()]
 
 
-async def test_what_happens_meanwhile_wins() -> None:
-    asked, go = asyncio.Event(), asyncio.Event()
+@asynccontextmanager
+async def summing_up(go: asyncio.Event) -> AsyncIterator[tuple[House, asyncio.Task[Any]]]:
+    """An agent whose compact has asked the model for the summary, which comes when `go` is set."""
+    asked = asyncio.Event()
 
     async def slow() -> Any:
         asked.set()
@@ -463,30 +465,23 @@ async def test_what_happens_meanwhile_wins() -> None:
         waiting = asyncio.create_task(h.hub.compact(Caller(), "a"))
         async with asyncio.timeout(5):
             await asked.wait()
-            await h.prompt("two")
-            go.set()
-            with pytest.raises(AgentBusy):
-                await waiting
+        yield h, waiting
+
+
+async def test_what_happens_meanwhile_wins() -> None:
+    go = asyncio.Event()
+    async with summing_up(go) as (h, waiting), asyncio.timeout(5):
+        await h.prompt("two")
+        go.set()
+        with pytest.raises(AgentBusy):
+            await waiting
         assert all(m["role"] != "summary" for m in await h.messages())
         assert (await h.state())["usage"]["outputTokens"] == 15
 
 
 async def test_a_stop_ends_it_at_once_and_the_agent_takes_its_next_prompt() -> None:
-    asked = asyncio.Event()
-
-    async def never() -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    def brain(request: ModelRequest) -> Any:
-        return never() if request.system == INSTRUCTIONS else said("yes")
-
-    async with small_house(brain) as h:
-        await h.agent()
-        await h.prompt("one")
-        waiting = asyncio.create_task(h.hub.compact(Caller(), "a"))
+    async with summing_up(asyncio.Event()) as (h, waiting):
         async with asyncio.timeout(5):
-            await asked.wait()
             with pytest.raises(AgentBusy, match="summed up already"):
                 await h.hub.compact(Caller(), "a")
         async with asyncio.timeout(1):
@@ -501,22 +496,9 @@ async def test_a_stop_ends_it_at_once_and_the_agent_takes_its_next_prompt() -> N
 
 
 async def test_a_client_that_leaves_ends_it_too() -> None:
-    asked = asyncio.Event()
-
-    async def never() -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    def brain(request: ModelRequest) -> Any:
-        return never() if request.system == INSTRUCTIONS else said("yes")
-
-    async with small_house(brain) as h:
-        await h.agent()
-        await h.prompt("one")
-        waiting = asyncio.create_task(h.hub.compact(Caller(), "a"))
+    async with summing_up(asyncio.Event()) as (h, waiting):
+        waiting.cancel()
         async with asyncio.timeout(5):
-            await asked.wait()
-            waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
         assert not h.hub.rt.compacting

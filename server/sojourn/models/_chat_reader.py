@@ -13,9 +13,9 @@ from typing import Any
 from sojourn.core.messages import FinishReason, Usage
 from sojourn.core.values import Json, clean
 
-from ._assemble import AnswerBuilder, parse_json
+from ._assemble import AnswerBuilder
 from ._calls import CallAssembler
-from ._wire_errors import Peer, error_in, stream_error
+from ._wire_errors import Peer, read_event, stream_error
 from .base import ModelAnswer, ModelDelta, ModelEvent
 
 DONE = b"[DONE]"
@@ -66,10 +66,8 @@ class ChatReader:
         if data.strip() == DONE:
             self.done = True
             return []
-        chunk = parse_json(data)
-        if name == "error":
-            raise stream_error(self._peer, chunk)
-        return self._chunk(chunk) if isinstance(chunk, dict) else []
+        chunk = read_event(self._peer, name, data)
+        return [] if chunk is None else self._chunk(chunk)
 
     def whole(self, answer: dict[str, Any]) -> list[ModelDelta] | None:
         """The deltas of an answer that was not streamed; None when it is none."""
@@ -79,9 +77,6 @@ class ChatReader:
         return self._chunk(answer)
 
     def _chunk(self, chunk: dict[str, Any]) -> list[ModelDelta]:
-        error = error_in(chunk)
-        if error is not None:
-            raise stream_error(self._peer, error)
         self._read_frame(chunk)
         choice = _choice(chunk)
         if choice is None:

@@ -13,9 +13,9 @@ from typing import Any
 from sojourn.core.messages import FinishReason, Usage
 from sojourn.core.values import Json, clean
 
-from ._assemble import AnswerBuilder, CallSlot, TextKind, TextSlot, parse_json
+from ._assemble import AnswerBuilder, CallSlot, TextKind, TextSlot
 from ._chat_reader import count
-from ._wire_errors import Peer, error_in, stream_error
+from ._wire_errors import Peer, read_event, stream_error
 from .base import ModelAnswer, ModelDelta, ModelEvent
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.done"))
@@ -61,15 +61,8 @@ class ResponsesReader:
         """See `Reader.event`."""
         if data.strip() == b"[DONE]":
             return []
-        event = parse_json(data)
-        if name == "error":
-            raise stream_error(self._peer, event)
-        if not isinstance(event, dict):
-            return []
-        error = error_in(event)
-        if error is not None:
-            raise stream_error(self._peer, error)
-        return self._read(event)
+        event = read_event(self._peer, name, data)
+        return [] if event is None else self._read(event)
 
     def whole(self, answer: dict[str, Any]) -> list[ModelDelta] | None:
         """See `Reader.whole`."""

@@ -104,6 +104,22 @@ def error_in(data: dict[str, Any]) -> Json:
     return None
 
 
+def read_event(peer: Peer, name: str, data: bytes) -> dict[str, Any] | None:
+    """The object that one event of a stream carries; None when it carries something else.
+
+    Raises `ModelError` when it is an error, by its name or by what it carries, `ValueError` for what is not JSON.
+    """
+    event = parse_json(data)
+    if name == "error":
+        raise stream_error(peer, event)
+    if not isinstance(event, dict):
+        return None
+    error = error_in(event)
+    if error is not None:
+        raise stream_error(peer, error)
+    return event
+
+
 def _read_error(error: Json) -> tuple[str, str]:
     """The words of an error and, lower-case, the names it gives itself."""
     while isinstance(error, list) and error:
