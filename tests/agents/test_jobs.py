@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -197,6 +198,20 @@ async def test_a_killed_supervisors_command_is_ended(tmp_path: Path) -> None:
         os.kill(int(started["pid"]), signal.SIGKILL)
         (job,) = await ended(h)
         assert job["outcome"] == "lost"
+        await until_marked(name, 0)
+
+
+async def test_a_job_whose_files_are_removed_is_over_and_leaves_no_process(tmp_path: Path) -> None:
+    name = mark()
+    async with house(background(f"{sleeper(name)}; true"), "", extra_tools=[SHELL], jobs_dir=tmp_path) as h:
+        await h.agent(**FREE)
+        await h.prompt()
+        await until_marked(name, 1)
+        shutil.rmtree(tmp_path / (await jobs(h))[0]["jobId"])
+        (job,) = await ended(h)
+        assert (job["outcome"], job["delivered"]) == ("lost", "result")
+        await h.resume()
+        assert late(await h.said()) == ["(no output)\n[its files were removed while it ran]"]
         await until_marked(name, 0)
 
 

@@ -463,6 +463,24 @@ async def test_a_catastrophic_pattern_ends_in_time_and_lets_the_loop_live(
     assert lag < 0.4
 
 
+async def test_files_that_are_only_looked_at_count_against_the_time_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {f"{number:03}.bin": b"\0" * 8 for number in range(200)})
+    read = _grep._text
+
+    def slowly(root: Any, path: str) -> str | None:
+        time.sleep(0.01)
+        return read(root, path)
+
+    monkeypatch.setattr(_grep, "_text", slowly)
+    monkeypatch.setattr(_grep, "MAX_SECONDS", 0.1)
+    began = time.monotonic()
+    answer = await run(tmp_path, "grep", FileTools(rg=lambda: None), pattern="x")
+    assert "ended after 0.1 seconds" in answer
+    assert time.monotonic() - began < 1.5
+
+
 @pytest.mark.skipif(RG is None, reason="ripgrep is not installed")
 async def test_ripgrep_and_the_library_answer_alike(tmp_path: Path) -> None:
     """Random patterns over random texts."""

@@ -67,12 +67,26 @@ async def test_write_keeps_the_mode_and_leaves_nothing_beside_the_file(tmp_path:
     assert os.listdir(tmp_path) == ["run.sh"]
 
 
+async def test_write_keeps_the_access_list_the_attributes_and_the_group_bit_and_no_setuid(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("old")
+    script.chmod(0o6770)
+    try:
+        os.setxattr(script, "user.origin", b"a form")
+    except OSError:
+        pytest.skip("the temporary directory's file system keeps no attributes")
+    await run(tmp_path, "write", path="run.sh", content="new\n")
+    assert os.getxattr(script, "user.origin") == b"a form"
+    assert script.stat().st_mode & 0o7777 == 0o2770
+
+
 async def test_a_hard_link_to_a_file_elsewhere_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("old")
     (tmp_path / "work").mkdir()
     (tmp_path / "work/f").hardlink_to(tmp_path / "elsewhere")
     await run(tmp_path / "work", "write", path="f", content="new")
     assert (tmp_path / "elsewhere").read_text() == "old"
+    assert (tmp_path / "work/f").read_text() == "new"
 
 
 async def test_a_link_inside_is_written_through_and_stays_a_link(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +109,16 @@ def test_a_job_whose_directory_is_removed_ends_all_the_same(tmp_path: Path) -> N
     place.rmdir()
     child.send_signal(signal.SIGTERM)
     assert child.wait(10) == 0
+
+
+def test_a_job_whose_directory_is_removed_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    place, name = tmp_path / "job", mark()
+    child = jobs.launch(place, Order(words(f"setsid {sleeper(name)} & {sleeper(name)}")), Surroundings(), most_bytes=99)
+    wait_marked(name, 2)
+    _wait_started(place)
+    shutil.rmtree(place)
+    assert child.wait(10) == 0
+    assert marked(name) == []
 
 
 def _wait_started(place: Path) -> None:

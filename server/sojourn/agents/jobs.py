@@ -64,6 +64,8 @@ class Jobs:
         self._running: dict[str, asyncio.Event] = {}
         """The jobs whose end is looked for; the event tells that it was delivered."""
         self._starting: set[str] = set()
+        self._seen: set[str] = set()
+        """Those of `_running` that were seen to run."""
         self._children: dict[str, Any] = {}
         """The supervisors that this process started: they are its children, and it must take note of their end."""
         self._watcher: asyncio.Task[None] | None = None
@@ -109,6 +111,7 @@ class Jobs:
                 await self._rt.write("jobEnd", lambda ledger: ledger.tx.delete(JobRecord, job_id) and None)
                 raise
             self._children[job_id] = child
+            self._seen.add(job_id)
         finally:
             self._starting.discard(job_id)
         self._look_after([job_id])
@@ -187,11 +190,16 @@ class Jobs:
             del self._children[job_id]
         job = processes.look(self._place(job_id))
         if job.ended is None:
+            self._seen.add(job_id)
             return
-        if job.ended.how == "lost":
+        ended = job.ended
+        if ended.how == "notStarted" and job_id in self._seen and not self._place(job_id).exists():
+            ended = Ended("lost", error="its files were removed while it ran")
+        if ended.how == "lost":
             processes.end_orphans(job)
-        await self._deliver(job_id, job.ended)
+        await self._deliver(job_id, ended)
         self._running.pop(job_id).set()
+        self._seen.discard(job_id)
         await self.tidy()
 
     def _place(self, job_id: str) -> Path:

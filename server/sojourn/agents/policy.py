@@ -7,8 +7,10 @@ taken back. Without patterns and lasting approvals a call costs one look into a 
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable
+import posixpath
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -29,9 +31,11 @@ from .runtime import Runtime
 REVOKED = "approvalRevoked"
 """The kind of the entries that take a rule back for the rest of a run."""
 CHANGED = "Not executed: its arguments are not those that were approved."
+MOVED = "Not executed: no rule lets this call through any more. A rule, or where its path leads, has changed meanwhile."
+Resolve = Callable[[str], str]
 
 
-def of(p: Pass, row: CallRecord) -> Policy:
+def of(p: Pass, row: CallRecord, resolve: Resolve = os.path.realpath) -> Policy:
     """The policy of a call of a pass."""
     tool = p.tools.get(row.tool_name)
     own: Policy = tool.info.approval if tool is not None else "ask"
@@ -40,17 +44,48 @@ def of(p: Pass, row: CallRecord) -> Policy:
     if lasting:
         given = {key: policy for key, policy in given.items() if lasting.get(key, True)}
     if not rules.are_simple(given):
-        policy = rules.judge(call_of(row, tool, p.config.cwd), given, own)
+        policy = rules.judge(call_of(row, tool, p.config.cwd, resolve), given, own)
     else:
         policy = policy_of(row.tool_name, given, own)
     if policy != "ask" or not lasting:
         return policy
-    call = call_of(row, tool, p.config.cwd)
+    call = call_of(row, tool, p.config.cwd, resolve)
     held = (key for key, holds in lasting.items() if holds)
     return "allow" if any(rules.lets_through(call, key, given, own) for key in held) else "ask"
 
 
-def call_of(row: CallRecord, tool: Tool | None, cwd: str | None) -> rules.Call:
+async def led_to(rt: Runtime, p: Pass, row: CallRecord) -> str | None:
+    """Judges a call once more when it is about to run; where its path led then, if a rule has looked at that.
+
+    Between its gate and its start a link may have been pointed elsewhere, or a rule taken back. Raises
+    `PermissionError` when the call would neither run by itself now nor was approved by somebody.
+    """
+    if rules.are_simple(p.config.approvals or {}) and not p.run.entries:
+        return None
+    seen: dict[str, str] = {}
+
+    def resolve(path: str) -> str:
+        return seen.setdefault(path, os.path.realpath(path))
+
+    async with p.in_order:
+        said = await asyncio.to_thread(of, p, row, resolve)
+        refused = said == "deny" or (said == "ask" and not await _is_approved(rt, row))
+    if refused:
+        raise PermissionError(MOVED)
+    call = call_of(row, p.tools.get(row.tool_name), p.config.cwd)
+    about = rules.subject_of(call)
+    path = call.args.get(about.argument) if about is not None and about.kind == "path" else None
+    return seen.get(posixpath.join(call.cwd or "/", path)) if isinstance(path, str) else None
+
+
+async def _is_approved(rt: Runtime, row: CallRecord) -> bool:
+    """Whether somebody has let exactly this call through."""
+    asked = await rt.store.read(lambda tx: tx.find(ApprovalRecord, agent_id=row.owner, call_id=row.call_id))
+    made = [Approval.model_validate_json(one.body).decision for one in asked]
+    return any(one is not None and one.decision in ("approve", "edit") for one in made)
+
+
+def call_of(row: CallRecord, tool: Tool | None, cwd: str | None, resolve: Resolve = os.path.realpath) -> rules.Call:
     """A call as rules look at it."""
     info = tool.info if tool is not None else None
     return rules.Call(
@@ -59,7 +94,7 @@ def call_of(row: CallRecord, tool: Tool | None, cwd: str | None) -> rules.Call:
         schema=info.spec.input_schema if info else {},
         subject=info.subject if info else None,
         cwd=cwd,
-        resolve=os.path.realpath,
+        resolve=resolve,
     )
 
 

@@ -23,7 +23,7 @@ from sojourn.tools.client import ClientTool, OwnerAway, through_inbox
 from sojourn.tools.mcp import McpServers
 from sojourn.tools.table import Toolbox
 
-from . import children, inbox, previews
+from . import children, inbox, policy, previews
 from .buffers import Buffers
 from .feed import Subscriber
 from .passes import Pass
@@ -307,6 +307,7 @@ async def run_tool(rt: Runtime, p: Pass, call: CallRecord, tool: Tool) -> ToolOu
         approved=await previews.approved(rt, p, tool, call),
         start_job=partial(_start_job, rt, p, call),
         config=p.config,
+        led_to=await policy.led_to(rt, p, call),
     )
     try:
         return await tool.execute(orjson.loads(call.args), ctx)

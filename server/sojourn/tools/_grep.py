@@ -50,11 +50,11 @@ class Search:
     notes: list[str] = field(default_factory=list)
     stopped: Callable[[], bool] = lambda: False
     _size: int = 0
-    _deadline: float = 0.0
+    _deadline: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
+    """Counted from when it was asked for: the walk that finds the files is part of it."""
 
     def run(self, root: Root, files: Iterable[str], *, rg: str | None) -> None:
         """Searches `files` (relative to the root, in order) with the ripgrep at `rg`, or without. Fills `lines`."""
-        self._deadline = time.monotonic() + MAX_SECONDS
         compiled = self._compiled()
         search = self._by_ripgrep if rg is not None and not _DIFFERENT.search(self.pattern) else self._by_library
         with contextlib.suppress(_Enough):
@@ -65,6 +65,7 @@ class Search:
     def _by_library(self, root: Root, files: Iterable[str], compiled: Any, rg: str | None = None) -> None:
         simple = not _DIFFERENT.search(self.pattern)
         for path in files:
+            self._in_time()
             text = _text(root, path)
             if text is None or (simple and not self._found(compiled, text)):
                 continue

@@ -21,6 +21,8 @@ MAX_PATH = 4096
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _TEMPORARY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_KEPT_MODE = 0o3777
+_ACCESS_LIST = "system.posix_acl_access"
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
@@ -196,6 +198,10 @@ class Place:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the directory."""
         os.close(self._directory)
 
     def stat(self) -> os.stat_result | None:
@@ -247,8 +253,9 @@ class Place:
     def put(self, data: bytes, *, still: Callable[[], None]) -> None:
         """Makes `data` the file's content at once or not at all: a temporary file beside it takes its place.
 
-        An existing file keeps its mode; a new one is as open as its directory, without anything executable. `still` is
-        called last, and raises when the file is not what it was any more.
+        An existing file keeps its mode (not setuid), its access list and its user attributes; a new one is as open as
+        its directory, without anything executable. Other names of the file (hard links) keep what they had: they may be
+        outside. `still` is called last, and raises when the file is not what it was any more.
         """
         found = self.file()
         if found is not None and not found.st_mode & 0o222:
@@ -272,9 +279,24 @@ class Place:
             if found is not None and (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
                 with contextlib.suppress(OSError):  # only root may give files away
                     os.fchown(fd, found.st_uid, found.st_gid)
-            mode = found.st_mode & 0o777 if found is not None else os.fstat(self._directory).st_mode & 0o666
+            mode = found.st_mode & _KEPT_MODE if found is not None else os.fstat(self._directory).st_mode & 0o666
+            if found is not None:
+                self._keep_attributes(fd)
             os.fchmod(fd, mode | 0o200)
             os.fsync(fd)
+
+    def _keep_attributes(self, fd: int) -> None:
+        """Gives the new file the old one's attributes, as far as its file system has them. Capabilities are none."""
+        if not hasattr(os, "listxattr"):
+            return
+        with contextlib.suppress(OSError, FileRefused):
+            old = self.open()
+            try:
+                for name in os.listxattr(old):
+                    if name.startswith("user.") or name == _ACCESS_LIST:
+                        os.setxattr(fd, name, os.getxattr(old, name))
+            finally:
+                os.close(old)
 
     def _move(self, temporary: str, *, new: bool) -> None:
         if new:

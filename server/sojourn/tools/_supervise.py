@@ -6,7 +6,8 @@ milliseconds, and the daemon may be killed beside it at any moment. Two ways of 
     attached   the command's output is this program's stderr, how it ended is told on stdout; stdin is a lifeline: when
                it closes (the call was stopped, the daemon is dead), the command and all that it started are ended
     dir=PATH   a job: output, start and end are files there, SIGTERM ends the command. The file descriptor `lock` is
-               held for as long as this program lives: who finds its file unlocked knows that it is gone
+               held for as long as this program lives: who finds its file unlocked knows that it is gone. A
+               job whose directory was removed is ended: nobody could find it any more
 
 Keys: `cwd`; `grace` (seconds from TERM to KILL); `limit` (seconds the command may take, 0 = any); `umask` (octal);
 `most` (bytes of output that a job keeps: its first quarter stays, the rest is what came last).
@@ -24,6 +25,8 @@ SEGMENTS = 4
 _LEAVING_S = 0.05
 """What is gone this long after the command was only slower than it, and not left behind."""
 _TAIL_S = 0.2
+_LOOK_S = 2.0
+"""How often a job looks whether its directory is still there."""
 _NOTE_TRIES = 600
 _SUBREAPER = 36  # prctl(2): PR_SET_CHILD_SUBREAPER
 _KILL_S = 2.0
@@ -170,7 +173,9 @@ class Command:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return "timedOut"
-            self._turn(left)
+            if self._directory and _is_gone(self._directory):
+                return "stopped"
+            self._turn(left if not self._directory else _LOOK_S if left is None else min(left, _LOOK_S))
         return "exited"
 
     def _turn(self, seconds: float | None) -> bool:
@@ -258,6 +263,17 @@ class Command:
             pass
         self._output.close()
         return self._output.total
+
+
+def _is_gone(path: str) -> bool:
+    """Whether nothing is there. A disk that cannot be read now is another matter."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _nothing(_number: int, _frame: object) -> None:

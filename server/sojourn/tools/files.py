@@ -23,7 +23,7 @@ from sojourn.core.messages import ImagePart, InputPart, TextPart
 
 from . import _change, _text
 from ._grep import MAX_FILE, Search, literal, ripgrep
-from ._places import FileRefused, Place, Root
+from ._places import FileRefused, Missing, Place, Root
 from ._tree import Glob, Walk
 from .author import FunctionTool, in_thread, tool
 from .base import Document, ToolContext
@@ -100,7 +100,7 @@ class FileTools:
             search = Search(_pattern(pattern, literal), ignore_case, context, stopped=lambda: ctx.stop_requested)
             with Root(ctx.cwd) as root:
                 walk = Walk(ignored=ignored, stopped=lambda: ctx.stop_requested)
-                found = _candidates(root, path, glob, walk)
+                found = _candidates(ctx, root, path, glob, walk)
                 too_large = [name for name, size in found if size > MAX_FILE]
                 search.run(root, (name for name, size in found if size <= MAX_FILE), rg=self._rg())
             notes = [*search.notes, *walk.notes]
@@ -221,7 +221,7 @@ class _Turn:
 @tool(name="list", approval="allow")
 def list_(ctx: ToolContext, path: Directory = ".") -> str:
     """Lists a directory; directories end with '/'."""
-    with Root(ctx.cwd) as root, root.place(path) as place:
+    with Root(ctx.cwd) as root, _place(ctx, root, path) as place:
         fd = place.open_directory()
         try:
             names = sorted(os.listdir(fd))
@@ -243,7 +243,7 @@ def glob(
     wanted = Glob(pattern)
     found: list[str] = []
     walk = Walk(ignored=ignored, stopped=lambda: ctx.stop_requested)
-    with Root(ctx.cwd) as root, root.place(path) as place:
+    with Root(ctx.cwd) as root, _place(ctx, root, path) as place:
         for name, _ in walk.files(place):
             if wanted.matches(name):
                 if len(found) == MAX_NAMES:
@@ -256,8 +256,17 @@ def glob(
 # -- the small steps; they block, and run in a tool's thread ----------------------------------------------------------
 
 
+def _place(ctx: ToolContext, root: Root, path: str, *, missing: Missing = "refuse") -> Place:
+    """Where a call's path leads: there where it led when a rule judged it, or nowhere."""
+    place = root.place(path, missing=missing)
+    if ctx.led_to not in (None, place.path):
+        place.close()
+        raise FileRefused(f"{path!r} leads elsewhere than when this call was let through; nothing was done.")
+    return place
+
+
 def _read(ctx: ToolContext, path: str, line: int, lines: int) -> list[InputPart]:
-    with Root(ctx.cwd) as root, root.place(path) as place:
+    with Root(ctx.cwd) as root, _place(ctx, root, path) as place:
         fd = place.open()
         try:
             if kind := _text.image_type(os.pread(fd, 16, 0)):
@@ -286,7 +295,7 @@ def _parts(text: str, notes: list[str]) -> list[InputPart]:
 def _locate(ctx: ToolContext, path: str) -> tuple[str, str]:
     if ctx.documents is not None:
         ctx.documents.settle()
-    with Root(ctx.cwd) as root, root.place(path, missing="leave") as place:
+    with Root(ctx.cwd) as root, _place(ctx, root, path, missing="leave") as place:
         return place.shown, place.path
 
 
@@ -312,7 +321,7 @@ async def _source(ctx: ToolContext, path: str) -> Source:
 
 
 def _saved(ctx: ToolContext, path: str, *, read: bool) -> Source:
-    with Root(ctx.cwd) as root, root.place(path, missing="leave") as place:
+    with Root(ctx.cwd) as root, _place(ctx, root, path, missing="leave") as place:
         if place.name == "." or path.endswith("/"):
             raise FileRefused(f"{place.shown!r} is a directory, not a file.")
         there = place.file() is not None
@@ -388,10 +397,10 @@ def _pattern(pattern: str, plain: bool) -> str:
     return literal(pattern) if plain else pattern
 
 
-def _candidates(root: Root, path: str, glob: str | None, walk: Walk) -> list[tuple[str, int]]:
+def _candidates(ctx: ToolContext, root: Root, path: str, glob: str | None, walk: Walk) -> list[tuple[str, int]]:
     """The files to search, relative to the root, with their sizes."""
     wanted = Glob(glob) if glob else None
-    with root.place(path) as place:
+    with _place(ctx, root, path) as place:
         here = place.stat()
         if here is not None and stat.S_ISREG(here.st_mode):
             return [(place.shown, here.st_size)]
