@@ -78,6 +78,18 @@ def test_a_daemon_that_is_told_to_end_takes_its_servers_with_it(
     until(lambda: all(gone(pid) for pid in pids(world)), within_s=1)
 
 
+def test_a_daemon_that_is_killed_leaves_no_stubborn_server_either(make_daemon: Make, tmp_path: Path) -> None:
+    world = tmp_path / "world"
+    daemon = make_daemon(config=config(world, "--stubborn", "--grandchild"), script=SCRIPT).start()
+    with client(daemon) as wire:
+        agent(wire, "a")
+        assert prompt(wire, "a", "use it")["output"] == "It said hello."
+        assert len(pids(world)) == 2
+        assert not any(gone(pid) for pid in pids(world))
+        daemon.kill9()
+    until(lambda: all(gone(pid) for pid in pids(world)))
+
+
 def test_a_daemon_that_is_killed_leaves_no_well_behaved_server_and_fails_the_call_in_the_next_life(
     make_daemon: Make, tmp_path: Path
 ) -> None:

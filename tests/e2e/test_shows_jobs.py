@@ -148,6 +148,7 @@ class Lives:
             self._start_again()
             if number % self.EVERY == 0 or number == kills:
                 self._judge()
+                print(f"{number} kills; {self.undelivered} jobs had ended, untold, at one of them", flush=True)
 
     def _one(self, wire: Wire) -> None:
         free, held, ending = next(names), next(names), self._held[:]
@@ -179,6 +180,7 @@ class Lives:
         deadline = time.monotonic() + 10
         while self._daemon.answers():
             assert time.monotonic() < deadline, "somebody still holds the socket of the daemon that was killed"
+            time.sleep(0.01)
         self._daemon.start()
 
     def _judge(self) -> None:
@@ -216,7 +218,6 @@ def test_two_hundred_kills_around_the_end_of_jobs_tell_each_result_once(house: D
     print(f"seed {seed}")
     lives = Lives(house, random.Random(seed))
     lives.live(200)
-    print(f"{lives.undelivered} jobs had ended, untold, when the daemon was killed")
     assert lives.undelivered > 20
 
 

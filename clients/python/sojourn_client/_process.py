@@ -104,6 +104,8 @@ class DaemonProcess:
                 probe.connect(str(self.socket))
             except (FileNotFoundError, ConnectionRefusedError):
                 return False
+            except BlockingIOError:  # somebody does, and has not come to take those who wait in line
+                return True
             return True
 
     def kill9(self) -> None:

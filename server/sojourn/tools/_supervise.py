@@ -1,13 +1,15 @@
 """The supervisor of one command: starts it in a session of its own, and ends all of it, whatever becomes of the daemon.
 
 A program by itself (`python -I -S _supervise.py KEY=VALUE… -- COMMAND…`): it imports nothing of Sojourn, starts in
-milliseconds, and the daemon may be killed beside it at any moment. Two ways of working:
+milliseconds, and the daemon may be killed beside it at any moment. Three ways of working:
 
     attached   the command's output is this program's stderr, how it ended is told on stdout; stdin is a lifeline: when
                it closes (the call was stopped, the daemon is dead), the command and all that it started are ended
     dir=PATH   a job: output, start and end are files there, SIGTERM ends the command. The file descriptor `lock` is
                held for as long as this program lives: who finds its file unlocked knows that it is gone. A
                job whose directory was removed is ended: nobody could find it any more
+    watch      no command of its own: lines on stdin name leaders of sessions, `+PID BIRTH` that one has begun, `-PID`
+               that it is over. When stdin closes (the daemon is dead), what is left is ended with its session
 
 Keys: `cwd`; `grace` (seconds from TERM to KILL); `limit` (seconds the command may take, 0 = any); `umask` (octal);
 `most` (bytes of output that a job keeps: its first quarter stays, the rest is what came last).
@@ -280,8 +282,8 @@ def _nothing(_number: int, _frame: object) -> None:
     """A handler, so that the signal rings the bell."""
 
 
-def descendants() -> set[int]:
-    """The processes below this one, as Linux tells them. Elsewhere none are found."""
+def descendants(roots: set[int] | None = None) -> set[int]:
+    """The processes below this one (or below `roots`), as Linux tells them. Elsewhere none are found."""
     parents: dict[int, int] = {}
     try:
         names = os.listdir("/proc")
@@ -291,7 +293,7 @@ def descendants() -> set[int]:
         if name.isdigit() and (fields := stat_of(int(name))):
             parents[int(name)] = int(fields[1])
     found: set[int] = set()
-    fresh = {os.getpid()}
+    fresh = {os.getpid()} if roots is None else roots
     while fresh := {pid for pid, parent in parents.items() if parent in fresh} - found:
         found |= fresh
     return found
@@ -368,10 +370,60 @@ def ended(status: int | None) -> dict[str, object]:
     return {"code": os.WEXITSTATUS(status)}
 
 
+def keep_watch(grace_s: float) -> None:
+    """Reads who is to be ended with the daemon, until that is gone; then ends them: first by itself, TERM, KILL."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    named: dict[int, str] = {}
+    for line in sys.stdin:
+        words = line[1:].split()
+        if line.startswith("-"):
+            named.pop(int(words[0]), None)
+        else:
+            named[int(words[0])] = words[1] if len(words) > 1 else ""
+    found: dict[int, str] = {}
+    for blow in (0, signal.SIGTERM, signal.SIGKILL):
+        found |= {pid: birth(pid) for pid in _of_sessions(named)}
+        for pid in [pid for pid in found if blow and _lives(pid, found[pid])]:
+            _kill(pid, blow)
+        deadline = time.monotonic() + grace_s
+        while any(_lives(pid, found[pid]) for pid in found) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _of_sessions(named: dict[int, str]) -> set[int]:
+    """The processes of these sessions, and what their leaders have started anywhere."""
+    leaders = {pid for pid, born in named.items() if birth(pid) in ("", born)}
+    found = descendants({pid for pid in leaders if birth(pid)})
+    for name in os.listdir("/proc") if leaders and os.path.isdir("/proc") else ():
+        if name.isdigit() and (fields := stat_of(int(name))) and int(fields[3]) in leaders:
+            found.add(int(name))
+    return found | leaders
+
+
+def _lives(pid: int, born: str) -> bool:
+    """Whether this very process is there. Where there is no /proc, whether one of its id is."""
+    fields = stat_of(pid)
+    if fields or os.path.isdir("/proc"):
+        return bool(fields) and fields[0] != "Z" and fields[19] == born
+    return _kill(pid, 0)
+
+
+def _kill(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
 def main(arguments: list[str]) -> None:
     """Runs the command to its end."""
     place = arguments.index("--")
     options = dict(one.split("=", 1) for one in arguments[:place])
+    if "watch" in options:
+        keep_watch(float(options["grace"]))
+        return
     directory = options.get("dir", "")
     if "lock" in options:
         os.set_inheritable(int(options["lock"]), False)

@@ -28,6 +28,7 @@ from mcp_types import jsonrpc_message_adapter
 from sojourn.core.errors import InvalidParams
 from sojourn.core.servers import McpServer
 from sojourn.core.values import clean
+from sojourn.tools._watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +43,12 @@ GRACE_S = 0.4
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 """The variables that every server gets; `env` and `pass_env` add to them."""
 
-_groups: set[int] = set()
+_groups = Watch(grace_s=GRACE_S)
 
 
 def kill_groups() -> None:
     """Kills every process group that is still there. The last word of a process that cannot end in order."""
-    for group in tuple(_groups):
+    for group in _groups.pids():
         _signal(group, signal.SIGKILL)
 
 
