@@ -18,6 +18,9 @@ SCRIPT = r"""
 rules:
   - when: {user: '^deploy (?P<what>\S+)', turn: 1}
     reply: {calls: [{name: demo_deploy, arguments: {target: "{what}"}}]}
+  - when: {user: '^both', turn: 1}
+    reply:
+      calls: [{name: demo_deploy, arguments: {target: one}}, {name: demo_deploy, arguments: {target: two}}]
   - when: {user: '^add', turn: 1}
     reply:
       calls:
@@ -35,6 +38,12 @@ rules:
   - when: {always: true}
     reply: {text: "You said: {user}"}
 """
+
+WINDOWS = (
+    "vim.tbl_filter(function(window) return vim.api.nvim_win_get_config(window).relative ~= '' end,"
+    " vim.api.nvim_list_wins())"
+)
+FLOATS = f"#{WINDOWS}"
 
 CONFIG = """
 [agents.helper]
@@ -165,30 +174,53 @@ def test_a_lasting_decision_is_listed_and_taken_back(world: World) -> None:
 def test_a_childs_call_is_decided_from_its_parents_chat(world: World) -> None:
     nvim = ask(world, "boss", "delegate")
     assert "│ ? demo_deploy — waits for your approval\n│ │ {\n" in nvim.chat("boss")
+    nvim.wait("require('sojourn.agents').known.boss.waitingFor == 'approval'")
+    assert "1 needs you" in nvim.lua("return require('sojourn').statusline()")
+    boss = "require('sojourn.agents').describe(require('sojourn.agents').known.boss)"
+    assert nvim.lua(f"return {boss}") == "a child waits for your approval"
     nvim.choose("Run it")
     nvim.command("Sojourn review boss")
     nvim.wait_chat("boss", "The tool said: The tool said: Deployed inside.")
     assert nvim.lua("return sojourn_test.asked[1].prompt").startswith("boss › ")
 
 
-def test_a_question_opens_by_itself_only_in_the_chat_and_in_normal_mode(world: World) -> None:
+def test_what_waits_is_shown_in_the_chat_in_normal_mode_and_takes_no_key(world: World) -> None:
     nvim = ask(world, "shy", "deploy one")
-    assert nvim.lua("return sojourn_test.asked") == []
+    assert nvim.lua(f"return {FLOATS}") == 0
     nvim.command("Sojourn approve")
     nvim.wait_chat("shy", "Deployed one.")
 
     nvim.command("Sojourn chat shy")
     nvim.keys("ideploy two<C-s>iand more")  # typing goes on while the question comes
     nvim.wait_chat("shy", "waits for your approval")
-    assert nvim.lua("return { sojourn_test.asked, vim.api.nvim_get_mode().mode }") == [[], "i"]
+    assert nvim.lua(f"return {{ {FLOATS}, vim.api.nvim_get_mode().mode }}") == [0, "i"]
     nvim.choose("Do not run it", "")
     nvim.keys("<Esc>cc<Esc><CR>")  # with nothing typed, this asks about what waits
     nvim.wait_chat("shy", "⊘")
 
-    nvim.choose("Run it")
     nvim.keys("ideploy three<C-s>")
+    nvim.wait(f"{FLOATS} == 1")
+    assert nvim.lua("return #sojourn_test.asked") == 2, "only what was asked for"
+    nvim.keys("i1")  # as if a question were numbered: it is text, and what was shown goes
+    assert nvim.lua(f"return {{ {FLOATS}, vim.fn.getline(1) }}") == [0, "1"]
+    nvim.choose("Run it")
+    nvim.keys("<Esc>cc<Esc><CR>")
     nvim.wait_chat("shy", "Deployed three.")
-    assert nvim.lua("return #sojourn_test.asked") == 3
+
+
+def test_when_one_of_two_is_decided_the_other_is_shown(world: World) -> None:
+    nvim = ask(world, "twins", "both")
+    nvim.command("Sojourn chat twins")
+    nvim.choose('twins: demo_deploy {"target": "one"}', "Run it")
+    nvim.command("Sojourn review")
+    nvim.wait_chat("twins", "Deployed one.")
+    nvim.wait(f"{FLOATS} == 1")
+    shown = nvim.lua(f"return vim.fn.getbufline(vim.fn.winbufnr({WINDOWS}[1]), 1, '$')")
+    assert '  "target": "two"' in shown
+    nvim.choose("Run it")
+    nvim.keys("<CR>")
+    nvim.wait_chat("twins", "The tool said: Deployed two.")
+    nvim.wait(f"{FLOATS} == 0")
 
 
 def test_the_review_is_withdrawn_when_somebody_else_decides(world: World) -> None:
@@ -200,14 +232,12 @@ def test_the_review_is_withdrawn_when_somebody_else_decides(world: World) -> Non
         sojourn_test.late = function() on_choice(items[1], 1) end
       end
       vim.cmd('Sojourn review')""")
-    floating = "function(window) return vim.api.nvim_win_get_config(window).relative ~= '' end"
-    floats = f"#vim.tbl_filter({floating}, vim.api.nvim_list_wins())"
-    nvim.wait(f"sojourn_test.late and {floats} == 1")
+    nvim.wait(f"sojourn_test.late and {FLOATS} == 1")
     with closing(Wire.unix(daemon.socket)) as wire:
         wire.initialize("faster")
         approval = wire.call("approval/list", {"agentId": "race"})["approvals"][0]
         wire.call("approval/decide", {"approvalId": approval["approvalId"], "decision": "deny"})
-    nvim.wait(f"{floats} == 0")
+    nvim.wait(f"{FLOATS} == 0")
     assert "denied by faster" in nvim.wait_chat("race", "⊘")
     nvim.lua("sojourn_test.late(); vim.ui.select = sojourn_test.select")
     nvim.wait("table.concat(sojourn_test.said):find('faster', 1, true)")

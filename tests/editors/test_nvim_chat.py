@@ -276,3 +276,13 @@ def test_a_deleted_agent_is_gone_from_the_list(world: World) -> None:
     nvim.command("Sojourn delete doomed")
     nvim.wait_said("doomed is deleted")
     nvim.wait("require('sojourn.agents').known.doomed == nil")
+
+
+def test_the_input_keeps_its_height_when_a_window_below_is_closed(world: World) -> None:
+    nvim = new(world, "tidy")
+    height = "return vim.api.nvim_win_get_height(vim.fn.bufwinid('sojourn://tidy/input'))"
+    before = nvim.lua(height)
+    nvim.command("Sojourn agents")
+    nvim.keys("q")
+    nvim.wait("vim.fn.bufwinid('sojourn://$') == -1")
+    nvim.wait(f"(function() {height} end)() == given", given=before)

@@ -48,14 +48,23 @@ function M.describe(agent)
   if agent.approvals > 0 then
     return agent.approvals == 1 and "waits for your approval" or ("waits for %d approvals"):format(agent.approvals)
   elseif agent.state == "waiting" then
-    return "waits for a " .. (agent.waitingFor or "result")
+    return agent.waitingFor == "approval" and "a child waits for your approval" or "waits for a result"
   elseif agent.pendingCalls > 0 then
     local calls = ("%d call%s pending"):format(agent.pendingCalls, agent.pendingCalls == 1 and "" or "s")
     return agent.state == "idle" and calls or agent.state .. ", " .. calls
-  elseif agent.state == "running" and agent.waitingFor then
-    return "running, waits for the " .. agent.waitingFor
+  elseif agent.state == "running" and agent.waitingFor == "tool" then
+    return "running, a tool is at work"
+  elseif agent.state == "interrupted" then
+    return "interrupted (:Sojourn resume)"
   end
   return agent.state
+end
+
+--- Whether an agent waits for somebody: it, or a child of its, asks, or it was cut off.
+---@param agent table
+---@return boolean
+function M.needs_somebody(agent)
+  return agent.approvals > 0 or agent.state == "interrupted" or agent.waitingFor == "approval"
 end
 
 --- Which event of `config.notify` a change from `before` to `agent` is, nil for none.

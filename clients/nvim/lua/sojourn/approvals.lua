@@ -1,7 +1,7 @@
 --- Approvals: what an agent wants to do, shown as it would run, and the user's decision about it.
 ---
---- Rule: nothing runs by an accident of typing. A question opens by itself only where the cursor is in the agent's
---- chat, in normal mode; elsewhere it is a notification, and `:Sojourn review` shows it.
+--- Rule: nothing runs by an accident of typing. What waits is shown by itself only where the cursor is in the agent's
+--- chat, in normal mode, and takes no key; the question comes with `<CR>` or `:Sojourn review`.
 local agents = require("sojourn.agents")
 local chats = require("sojourn.chat")
 local client = require("sojourn.client")
@@ -14,7 +14,7 @@ local M = {}
 ---@type table<string, table> open approvals that this editor was told of, by id
 M.open = {}
 
-local showing -- the one under review: {id, window}
+local showing -- the one on the screen: {id, window}
 
 local function who(approval)
   local names = vim.tbl_map(function(step)
@@ -56,7 +56,7 @@ local function close()
   showing = nil
 end
 
-local function show(approval)
+local function show(approval, footer)
   local lines, filetype = M.preview(approval)
   local buf = vim.api.nvim_create_buf(false, true)
   vim.api.nvim_buf_set_lines(buf, 0, -1, false, lines)
@@ -77,6 +77,8 @@ local function show(approval)
     border = "rounded",
     style = "minimal",
     title = (" %s wants to run %s "):format(who(approval), approval.toolName),
+    footer = footer,
+    focusable = footer == nil,
   })
   vim.wo[window].wrap = true
   showing = { id = approval.approvalId, window = window }
@@ -239,16 +241,22 @@ function M.choose(id, agent_id, callback)
   end)
 end
 
---- An open approval of an agent or a child of its, that this editor knows of.
+--- The open approval of an agent, or of a child of its, that is on the screen; else the oldest that is known here.
 ---@param agent_id string
 ---@return table?
 function M.of(agent_id)
-  return vim
-    .iter(vim.spairs(M.open))
-    :map(function(_, approval)
-      return M.concerns(approval, agent_id) and approval or nil
-    end)
-    :next()
+  local found = vim.tbl_filter(function(approval)
+    return M.concerns(approval, agent_id)
+  end, vim.tbl_values(M.open))
+  table.sort(found, function(one, other)
+    return (one.since .. one.callId) < (other.since .. other.callId)
+  end)
+  for _, approval in ipairs(found) do
+    if showing and showing.id == approval.approvalId then
+      return approval
+    end
+  end
+  return found[1]
 end
 
 --- Whether an approval is an agent's, or a descendant's of it.
@@ -259,19 +267,33 @@ function M.concerns(approval, agent_id)
     end)
 end
 
-local function may_interrupt(approval)
+local function in_sight(approval)
   if config.get().review ~= "focus" or showing or vim.api.nvim_get_mode().mode ~= "n" then
     return false
   end
-  return M.concerns(approval, vim.b.sojourn_agent)
+  return vim.b.sojourn_agent ~= nil and M.concerns(approval, vim.b.sojourn_agent)
+end
+
+--- Shows a call without asking: typing, or leaving the chat, takes it away again, and decides nothing.
+local function announce(approval)
+  show(approval, " <CR> decides ")
+  local window = showing.window
+  vim.api.nvim_create_autocmd({ "InsertEnter", "CmdlineEnter", "WinLeave" }, {
+    once = true,
+    callback = function()
+      if showing and showing.window == window then
+        close()
+      end
+    end,
+  })
 end
 
 client.on("request", function(params)
   local approval = params.approval
   -- It is decided by `approval/decide`, which is repeatable; this request stays open until it is withdrawn.
   M.open[approval.approvalId] = approval
-  if may_interrupt(approval) then
-    M.review(approval)
+  if in_sight(approval) then
+    announce(approval)
   elseif not agents.is_visible(approval.agentId) and #approval.path > 0 then
     ui.say(M.label(approval) .. " waits (:Sojourn review)", vim.log.levels.WARN)
   end
@@ -286,6 +308,10 @@ client.on("notification", function(params)
     M.open[event.approval.approvalId] = nil
     if showing and showing.id == event.approval.approvalId then
       close()
+    end
+    local next_one = vim.b.sojourn_agent and M.of(vim.b.sojourn_agent)
+    if next_one and in_sight(next_one) then
+      announce(next_one)
     end
   end
 end, "agent/event")

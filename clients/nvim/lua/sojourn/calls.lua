@@ -75,9 +75,11 @@ end
 --- Asks what to do about a pending call.
 ---@param agent_id string
 ---@param call_id string
-function M.ask(agent_id, call_id)
+---@param tool string
+function M.ask(agent_id, call_id, tool)
   local choices = { "Hand in its result…", "Say that it failed…", "Later" }
-  vim.ui.select(choices, { prompt = call_id .. " is pending", kind = "sojourn_call" }, function(_, index)
+  local prompt = ("%s (%s) is pending"):format(tool, call_id)
+  vim.ui.select(choices, { prompt = prompt, kind = "sojourn_call" }, function(_, index)
     if index == 1 or index == 2 then
       M.answer(agent_id, index == 2, call_id)
     end

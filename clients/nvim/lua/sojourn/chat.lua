@@ -293,7 +293,7 @@ function M.winbar()
   elseif not agent then
     return ("%%#SojournAgent# %s"):format(agent_id or "")
   end
-  local group = agent.approvals > 0 and "SojournToolApproval" or "SojournNote"
+  local group = agents.needs_somebody(agent) and "SojournToolApproval" or "SojournNote"
   local name = (agent.title and agent.title:gsub("%%", "%%%%") .. " · " or "") .. agent.agentId
   local text = ("%%#SojournAgent# %s %%#%s#%s"):format(name, group, agents.describe(agent))
   return agent.inbox > 0 and ("%s · %d in the inbox"):format(text, agent.inbox) or text

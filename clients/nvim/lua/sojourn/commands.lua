@@ -307,7 +307,7 @@ function M.act_on(chat, block)
   if block and block.approval then
     approvals.review(block.approval)
   elseif block and block.status == "pending" then
-    calls.ask(chat.agent_id, block.callId)
+    calls.ask(chat.agent_id, block.callId, block.name)
   else
     window.to_input(chat)
   end

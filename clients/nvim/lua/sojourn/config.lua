@@ -21,7 +21,7 @@ M.defaults = {
   input_height = 4,
   --- Lines of a tool's output that are shown before the rest is folded.
   output_lines = 6,
-  --- When a question of an agent opens by itself: "focus" (its chat is where the cursor is, in normal mode), "never".
+  --- When what waits for you is shown by itself: "focus" (in a chat that has the cursor, in normal mode), "never".
   review = "focus",
   --- What a background agent tells you about.
   notify = { approval = true, paused = true, interrupted = true, done = true },

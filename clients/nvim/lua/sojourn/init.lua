@@ -43,9 +43,9 @@ function M.statusline()
   local running, needing, pending = 0, 0, 0
   for _, agent in pairs(agents.known) do
     if not agent.parent then
-      local active = agent.state == "running" or agent.state == "waiting"
-      running = running + (active and agent.approvals == 0 and 1 or 0)
-      needing = needing + ((agent.approvals > 0 or agent.state == "interrupted") and 1 or 0)
+      local active, needs = agent.state == "running" or agent.state == "waiting", agents.needs_somebody(agent)
+      running = running + (active and not needs and 1 or 0)
+      needing = needing + (needs and 1 or 0)
       pending = pending + agent.pendingCalls
     end
   end

@@ -9,13 +9,14 @@ local buffer
 local namespace = vim.api.nvim_create_namespace("sojourn_roster")
 
 local function line_of(agent)
-  local icon = config.get().icons[agent.approvals > 0 and "approval" or agent.state] or " "
+  local asks = agent.approvals > 0 or agent.waitingFor == "approval"
+  local icon = config.get().icons[asks and "approval" or agent.state] or " "
   local where = agent.config.cwd and vim.fn.fnamemodify(agent.config.cwd, ":~") or ""
   return ("%s %-24s %-28s %s"):format(icon, agents.name(agent), agents.describe(agent), where)
 end
 
 local function group_of(agent)
-  if agent.approvals > 0 or agent.state == "interrupted" then
+  if agents.needs_somebody(agent) then
     return "SojournToolApproval"
   elseif agent.state == "running" or agent.state == "waiting" then
     return "SojournToolRunning"

@@ -105,6 +105,7 @@ local function open_input(chat, window)
   else
     input = vim.api.nvim_open_win(buf, false, { split = "below", win = window, height = height })
     vim.wo[input].winfixheight = true
+    vim.w[input].sojourn_input = true
   end
   for name, value in pairs({ wrap = true, linebreak = true, number = false, relativenumber = false }) do
     vim.api.nvim_set_option_value(name, value, { win = input, scope = "local" })
@@ -298,6 +299,29 @@ end
 local group = vim.api.nvim_create_augroup("sojourn_window", { clear = true })
 
 vim.api.nvim_create_autocmd({ "BufEnter", "WinEnter" }, { group = group, callback = context.remember })
+
+local function has_one_above(window)
+  return vim.api.nvim_win_call(window, function()
+    return vim.fn.winnr("k") ~= vim.fn.winnr()
+  end)
+end
+
+-- Neovim gives the room of a closed window to the lowest of its neighbours, of fixed height or not.
+vim.api.nvim_create_autocmd("WinClosed", {
+  group = group,
+  callback = function(event)
+    for _, window in ipairs(vim.api.nvim_tabpage_list_wins(0)) do
+      if vim.w[window].sojourn_input and window ~= tonumber(event.match) then
+        local height = vim.api.nvim_win_get_height(window)
+        vim.schedule(function()
+          if vim.api.nvim_win_is_valid(window) and has_one_above(window) then
+            vim.api.nvim_win_set_height(window, height)
+          end
+        end)
+      end
+    end
+  end,
+})
 
 -- In insert mode Neovim makes no folds; setting the method again makes those of what came meanwhile.
 vim.api.nvim_create_autocmd("InsertLeave", {
