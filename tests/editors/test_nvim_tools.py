@@ -18,7 +18,7 @@ World = tuple[DaemonProcess, Nvim]
 
 SCRIPT = r"""
 rules:
-  - when: {user: '^(?P<name>editor_\w+) (?P<args>.*)', turn: 1}
+  - when: {user: '^(?P<name>\w+) (?P<args>.*)', turn: 1}
     reply: {calls: [{name: "{name}", arguments: "{args}"}]}
   - when: {tool_result: "*"}
     reply: {text: "{result}"}
@@ -47,7 +47,7 @@ def call(world: World, editor: Nvim, request: pytest.FixtureRequest) -> Callable
     def do(name: str, **arguments: Any) -> str:
         with closing(Wire.unix(world[0].socket)) as wire:
             wire.initialize("caller")
-            config = {"cwd": str(world[0].root), **ALLOW}
+            config = {"cwd": str(world[0].root), "tools": ["read", "edit"], **ALLOW}
             if agent_id not in editor.lua("return vim.tbl_keys(require('sojourn.agents').known)"):
                 wire.call("agent/create", {"agentId": agent_id, "config": config})
             editor.lua("require('sojourn.commands'); require('sojourn.chat').get(given)", agent_id)
@@ -180,3 +180,42 @@ def test_the_tools_are_withdrawn_when_the_editor_is_left(
         deadline = time.monotonic() + 10
         while offered(wire, "guest"):
             assert time.monotonic() < deadline, "the tools are still offered"
+
+
+def test_the_daemons_own_tools_see_and_change_unsaved_text_here(
+    world: World, editor: Nvim, call: Callable[..., str]
+) -> None:
+    file = world[0].root / "one.lua"
+    editor.lua("vim.bo.fileformat = 'dos'; require('sojourn.commands')")
+    editor.keys("ggOnew 𝒳<Esc>")
+    editor.wait("vim.bo.modified")
+    assert call("read", path="one.lua").startswith("new 𝒳\nlocal one")
+    assert "one.lua" in call("edit", path="one.lua", old_text="𝒳\nlocal one", new_text="𝒴\nmore\nlocal 1")
+    changed = ["new 𝒴", "more", "local 1 = 1", *ONE.splitlines()[1:]]
+    assert editor.lua("return { vim.fn.getline(1, '$'), vim.bo.modified, vim.bo.fileformat }") == [changed, True, "dos"]
+    assert file.read_text() == ONE, "saving is left to the user"
+    assert call("read", path="one.lua").startswith("new 𝒴\nmore\nlocal 1")
+    editor.command("undo")
+    assert editor.lua("return vim.fn.getline(1, '$')") == ["new 𝒳", *ONE.splitlines()]
+
+    editor.command("silent write")
+    assert "Edited" in call("edit", path="one.lua", old_text="new 𝒳", new_text="written")
+    assert file.read_bytes().startswith(b"written\r\nlocal one = 1\r\n")
+    editor.wait("vim.fn.getline(1) == 'written' and not vim.bo.modified")
+
+
+def test_a_change_of_a_text_that_has_moved_on_is_not_made(world: World, editor: Nvim, call: Callable[..., str]) -> None:
+    editor.command("call setline(1, 'mine')")
+    assert "mine" in call("read", path="one.lua")
+    editor.lua("""
+      local documents = require('sojourn.documents')
+      local apply = documents.apply
+      documents.apply = function(params)  -- the user types while the request is under way
+        documents.apply = apply
+        vim.fn.setline(1, 'mine, and more')
+        return apply(params)
+      end""")
+    assert "the user has changed it meanwhile" in call("edit", path="one.lua", old_text="mine", new_text="ours")
+    assert editor.lua("return vim.fn.getline(1)") == "mine, and more"
+    assert "Edited" in call("edit", path="one.lua", old_text="and more", new_text="ours")
+    assert editor.lua("return vim.fn.getline(1)") == "mine, ours"

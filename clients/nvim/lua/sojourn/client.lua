@@ -210,8 +210,10 @@ local function hello()
     method = "initialize",
     params = {
       processId = vim.uv.os_getpid(),
+      clientInfo = { name = "Neovim" },
       rootUri = vim.uri_from_fname(vim.fn.getcwd(-1, -1)),
       capabilities = {
+        workspace = { applyEdit = true, workspaceEdit = { documentChanges = true } },
         experimental = {
           sojourn = {
             protocolVersions = { 1 },

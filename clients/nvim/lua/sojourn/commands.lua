@@ -9,6 +9,7 @@ local context = require("sojourn.context")
 local json = require("sojourn.json")
 local ui = require("sojourn.ui")
 local window = require("sojourn.window")
+require("sojourn.documents")
 require("sojourn.tools")
 require("sojourn.reload")
 
