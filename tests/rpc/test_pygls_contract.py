@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
+import subprocess
+import sys
 from importlib.metadata import version
 
 from lsprotocol.types import ResponseError, ResponseErrorMessage
@@ -77,3 +80,36 @@ def test_errors_have_the_codes_of_the_specifications() -> None:
     for cls, code in codes.items():
         error = cls("why")
         assert (error.code, error.message, error.data) == (code, "why", None)
+
+
+LOOK = """
+import json, sys
+if sys.argv[1] == "late":
+    import sojourn.rpc.protocol
+import attrs
+from lsprotocol import converters, types
+
+one = types.Location("file:///a", types.Range(types.Position(1, 2), types.Position(3, 4)))
+same = types.Location("file:///a", types.Range(types.Position(1, 2), types.Position(3, 4)))
+assert one == same and one != types.Location("file:///b", one.range), one
+try:
+    types.Position(-1, 0)
+except ValueError as error:
+    refused = str(error)
+kinds = {name: kind for name, kind in vars(types).items() if isinstance(kind, type) and attrs.has(kind)}
+fields = {name: [(f.name, repr(f.default), f.kw_only) for f in attrs.fields(kind)] for name, kind in kinds.items()}
+converter = converters.get_converter()
+params = {"processId": 1, "rootUri": None, "capabilities": {"window": {"workDoneProgress": True}}}
+read = converter.structure({"id": 1, "method": "initialize", "params": params}, types.InitializeRequest)
+print(json.dumps([fields, refused, repr(one), repr(read), converter.unstructure(read)]))
+"""
+
+
+def test_classes_of_lsprotocol_made_when_first_used_are_what_they_always_are() -> None:
+    late, whole = (
+        json.loads(subprocess.run([sys.executable, "-c", LOOK, when], check=True, capture_output=True).stdout)
+        for when in ("late", "at once")
+    )
+    assert late == whole
+    assert len(whole[0]) > 500
+    assert whole[4]["params"]["capabilities"] == {"window": {"workDoneProgress": True}}

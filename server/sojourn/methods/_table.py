@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from sojourn.core.agent import Caller
 from sojourn.core.values import Value
@@ -25,8 +25,14 @@ else:
         """What the hub uses of a connection; methods hand it on and do not look at it."""
 
 
+_WHEN_FIRST_ASKED = ConfigDict(defer_build=True)
+"""Most methods are not called in the life of a process: what checks their values is built at the first that is."""
+
+
 class Params(Value):
     """A method's parameters. Unknown fields are refused by name; `_meta` is ignored."""
+
+    model_config = _WHEN_FIRST_ASKED
 
     MUTATING: ClassVar[bool] = False
 
@@ -43,6 +49,8 @@ class Mutating(Params):
 
 class Result(Value):
     """A method's result."""
+
+    model_config = _WHEN_FIRST_ASKED
 
 
 class Session(Subscriber, Protocol):

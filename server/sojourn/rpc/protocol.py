@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,7 +30,7 @@ from ._pygls import (
     JsonRPCResponseMessage,
     JsonRPCServer,
     ResponseError,
-    default_converter,
+    no_converter,
 )
 from ._pygls import exceptions as rpc
 from .answers import (
@@ -311,13 +310,7 @@ def new_server(session: ClientSession, outbox: Outbox, end: Callable[[str], None
     def protocol(server: JsonRPCServer, converter: Any) -> SojournProtocol:
         return SojournProtocol(server, converter, session, outbox, end)
 
-    return JsonRPCServer(protocol, _converter)  # type: ignore[arg-type]  # a factory is as good as the class
-
-
-@cache
-def _converter() -> Any:
-    """The converter that pygls wants. Nothing is converted with it, so one serves all connections."""
-    return default_converter()  # type: ignore[no-untyped-call]
+    return JsonRPCServer(protocol, no_converter)  # type: ignore[arg-type]  # a factory is as good as the class
 
 
 def bad_framing(reason: str) -> rpc.JsonRpcException:
