@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from wire import Wire
 
+from sojourn.cli._commands import MODULES, command_line
 from sojourn_client.testing import DaemonProcess
 
 Make = Callable[..., DaemonProcess]
@@ -126,6 +128,19 @@ def loaded(daemon: DaemonProcess, *arguments: str) -> set[str]:
         timeout=30,
     )
     return {line.split(".")[0] for line in done.stderr.splitlines()}
+
+
+def entered(first: str | None) -> set[str]:
+    """The commands and groups of the command line that is made for the command `first`."""
+    return set(get_command(command_line(first)).commands)  # type: ignore[attr-defined]
+
+
+def test_a_command_is_entered_by_its_module_alone_and_anything_else_by_all() -> None:
+    every = {name for names in MODULES.values() for name in names}
+    assert entered(None) == entered("promt") == entered("--help") == every
+    for names in MODULES.values():
+        for name in names:
+            assert entered(name) == set(names)
 
 
 HEAVY = {"pygls", "lsprotocol", "httpx", "mcp", "sqlite3", "jsonschema"}

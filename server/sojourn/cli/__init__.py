@@ -5,7 +5,9 @@ from __future__ import annotations
 
 def main() -> int:
     """Runs the command line in `sys.argv` and answers its exit code."""
-    from ._app import run_app
-    from ._commands import app
+    import sys
 
-    return run_app(app)
+    from ._app import run_app
+    from ._commands import command_line
+
+    return run_app(command_line(*sys.argv[1:2]))

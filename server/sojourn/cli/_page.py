@@ -7,7 +7,7 @@ from typing import Any
 
 import typer.main
 
-from ._commands import app
+from ._commands import command_line
 
 HEAD = """\
 # The command line
@@ -35,7 +35,7 @@ EVERYWHERE = {"--config", "--state-dir", "--socket", "--help"}
 
 def command_markdown() -> str:
     """The whole page."""
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(command_line())
     parts = [HEAD]
     for name, command in sorted(_flat(root, "sojourn")):
         parts.append(_section(name, command))

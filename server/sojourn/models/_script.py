@@ -21,6 +21,8 @@ from sojourn.core.values import clean
 from .base import ModelSpec
 
 BUILTIN = "builtin:"
+_FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""For our own script, which most daemons read at their first prompt; it takes less than JSON may hold in a string."""
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -156,14 +158,15 @@ def load_script(spec: ModelSpec) -> tuple[Rule, ...]:
             f"The model {spec.name!r} is scripted and names no script; give `script` a path or 'builtin:demo'.",
             field="script",
         )
-    text = _builtin(spec, name.removeprefix(BUILTIN)) if name.startswith(BUILTIN) else _read(spec, name)
-    return read_rules(text, name)
+    if name.startswith(BUILTIN):
+        return read_rules(_builtin(spec, name.removeprefix(BUILTIN)), name, loader=_FAST)
+    return read_rules(_read(spec, name), name)
 
 
-def read_rules(text: str, name: str) -> tuple[Rule, ...]:
+def read_rules(text: str, name: str, *, loader: Any = yaml.SafeLoader) -> tuple[Rule, ...]:
     """The rules in the YAML or JSON `text` of the script `name`. Raises `InvalidParams` naming rule and key."""
     try:
-        document = clean(yaml.safe_load(text))
+        document = clean(yaml.load(text, Loader=loader))  # noqa: S506 - both loaders are safe ones
     except yaml.YAMLError as error:
         raise _bad(name, f"it is no YAML: {' '.join(str(error).split())}") from None
     except InvalidParams as error:
