@@ -91,6 +91,28 @@ async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_stop() ->
             assert (await running).reason == "stopped"
         texts = [m["content"][0]["text"] for m in await h.messages() if m["role"] == "toolResult"]
         assert texts == ["Stopped by the user."]
+        warnings = [event for event in await h.stored_events() if event["type"] == "warning"]
+        assert [(event["code"], event["data"]["toolName"]) for event in warnings] == [("toolGoesOn", "stubborn")]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+async def test_a_tool_that_ends_itself_does_not_end_the_daemon(error: BaseException) -> None:
+    async def leave(_args: dict[str, Any], _ctx: ToolContext) -> str:
+        raise error
+
+    async def foresee(_args: dict[str, Any], _ctx: ToolContext) -> None:
+        raise error
+
+    foreseeing = ToldTool("foresee", approval="ask")
+    foreseeing.preview = foresee  # type: ignore[attr-defined]
+    calls = [[call("leave")], [call("foresee")], "still there"]
+    async with house(*calls, tools=[ToldTool("leave", leave), foreseeing]) as h:
+        await h.agent()
+        assert (await h.prompt()).output == "still there"
+        first, second = [text for role, text in await h.said() if role == "toolResult"]
+        assert first.startswith(f"The tool ended with {type(error).__name__}")
+        assert second == (str(error) or type(error).__name__)
+        assert foreseeing.ran == []
 
 
 async def test_stopping_with_an_approval_open_closes_it() -> None:

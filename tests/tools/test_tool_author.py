@@ -281,6 +281,7 @@ async def test_a_thread_that_outlives_the_loop_ends_quietly() -> None:
         (Aborted(), Aborted),
         (StopIteration(), RuntimeError),
         (SystemExit(3), RuntimeError),
+        (KeyboardInterrupt(), RuntimeError),
     ],
 )
 async def test_what_a_function_raises_reaches_the_caller_and_never_ends_the_daemon(

@@ -65,6 +65,9 @@ async def leave_tools(p: Pass) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=1.0)
+    for call_id, task in p.running.items():
+        if not task.done():
+            p.goes_on.setdefault(call_id, "The tool did not end when it was told to, and may still take effect.")
     p.running.clear()
 
 
@@ -268,6 +271,8 @@ async def _run_call(rt: Runtime, p: Pass, call: CallRecord) -> None:
             output = ToolOutput.error("The tool cancelled itself.")
         else:
             raise
+    except (SystemExit, KeyboardInterrupt) as error:  # it ends the tool; asyncio would end the daemon
+        output = ToolOutput.error(f"The tool ended with {type(error).__name__}: {error}")
     except Exception as error:
         log.debug("The tool %r failed.", call.tool_name, exc_info=True)
         output = ToolOutput.error(str(error) or type(error).__name__)

@@ -72,7 +72,7 @@ async def _one(rt: Runtime, p: Pass, call: ToolCallPart, arguments: dict[str, An
     key = call.id, call.name, args_sha256(arguments)
     try:
         found = await make(arguments, _context(rt, p, call.name, ahead))
-    except Exception as error:  # noqa: BLE001 (the tool boundary: what fails here would fail when it runs)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 (the tool boundary)
         p.previews[key] = Faulty(str(error) or type(error).__name__)
     else:
         if found is not None:

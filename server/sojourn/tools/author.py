@@ -284,10 +284,10 @@ async def in_thread(work: Callable[[], R], ctx: ToolContext) -> R:
 
 
 async def _no_exit(work: Awaitable[R]) -> R:
-    """Awaits `work`; a tool that says `sys.exit()` ends itself, not the daemon."""
+    """Awaits `work`; a tool that says `sys.exit()`, or that it was interrupted, ends itself and not the daemon."""
     try:
         return await work
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         raise _harmless(error) from error
 
 
