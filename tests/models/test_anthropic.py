@@ -282,7 +282,7 @@ async def test_what_is_unknown_is_passed_over() -> None:
     events = [
         {"type": "ping"},
         {"type": "some_future_event", "x": 1, "index": 0},
-        {"type": "content_block_delta", "index": 9, "delta": {"type": "text_delta", "text": "lost"}},
+        {"type": "content_block_delta", "index": 9, "delta": {"type": "future_delta", "z": 1}},
         {"type": "content_block_stop", "index": 9},
         {"type": "content_block_start", "index": 0, "content_block": None},
         {"type": "message_delta", "delta": None},

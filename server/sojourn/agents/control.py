@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from sojourn.core.agent import Accepted, AgentConfig, Caller, Cause, RunOutcome
-from sojourn.core.errors import AgentBusy, AgentNotFound, NothingToResume, RunNotFound, SojournError
+from sojourn.core.errors import AgentBusy, AgentNotFound, NothingToResume, RunNotFound, SojournError, StorageError
 from sojourn.core.messages import InputPart, UserMessage
 from sojourn.core.run import AgentRun
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, InboxRecord, RunRecord
 
-from . import children, clock, compaction, ending, handstep, loop, opening, rounds, stepping
+from . import children, clock, compaction, ending, handstep, loop, opening, recovery, rounds, stepping
 from .inbox import put
 from .ledger import Ledger, message_json
 from .passes import Moved, Over, Pass, Todo, Wait, new_pass, parse_config, read_run, restore
@@ -435,6 +435,8 @@ class Control:
             # A child takes no place of its own: its parent holds one while it waits for the child.
             async with contextlib.nullcontext() if p.nest else self._places:
                 await loop.drive(self._rt, p)
+        except Exception as error:  # noqa: BLE001 - a fault of our own ends its run; nobody else would
+            await self._give_up(p, error)
         finally:
             if self._rt.live.get(p.agent_id) is p:
                 del self._rt.live[p.agent_id]
@@ -444,6 +446,13 @@ class Control:
                 del self._drivers[p.agent_id]
         if isinstance(p.todo, Wait) and p.nudged:
             await self._revive(p.agent_id)
+
+    async def _give_up(self, p: Pass, error: Exception) -> None:
+        log.critical("The run %s of %s fails by a fault of the daemon's own.", p.run_id, p.agent_id, exc_info=error)
+        self._rt.drop(p.agent_id)
+        with contextlib.suppress(StorageError):  # logged; then it stays as it is on disk, like after a crash
+            await self._rt.write("end", lambda ledger: recovery.give_up(ledger, p.run_id, error))
+            p.todo = Over("failed")
 
     async def _revive(self, agent_id: str) -> None:
         """Brings a waiting pass back from disk and looks at its round."""

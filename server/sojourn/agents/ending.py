@@ -14,7 +14,7 @@ from sojourn.core import events as ev
 from sojourn.core.agent import AgentConfig, EndReason, ErrorInfo, Origin, PendingCall, RunOutcome
 from sojourn.core.approvals import Approval
 from sojourn.core.errors import SojournError
-from sojourn.core.messages import MESSAGE, AssistantMessage, Usage, text_of
+from sojourn.core.messages import MESSAGE, MOST_TOKENS, AssistantMessage, Usage, text_of
 from sojourn.core.values import Json
 from sojourn.store.base import ReadTx
 from sojourn.store.records import (
@@ -172,7 +172,7 @@ def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
         for name, field in _COUNTED:
             number = getattr(usage, field)
             if number is not None:
-                total[name] = total.get(name, 0) + number
+                total[name] = min(total.get(name, 0) + number, MOST_TOKENS)
         agent.usage = orjson.dumps(total).decode()
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from sojourn.core.agent import AgentConfig, EndReason, ModelCall
-from sojourn.core.errors import StorageError
 from sojourn.core.messages import Message, ToolResultMessage
 from sojourn.core.run import AgentRun, InvalidToolCallAction, PendingToolCall, RunEntry
 from sojourn.models.base import Model
@@ -138,7 +137,7 @@ class Pass:
     """Its pass was ended by somebody else: its driver goes, without another word."""
     leaving: bool = False
     """Its tools are being left: what they still answer is recorded, and moves nothing on."""
-    broken: StorageError | None = None
+    broken: Exception | None = None
     """A result could not be committed: the driver gives up and leaves the run as it is on disk."""
     stop_asked: bool = False
     told: set[str] = field(default_factory=set)

@@ -112,11 +112,7 @@ def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
             kind="crashLoop",
             message=f"The daemon ended {record.crashes} times in a row during this run; it is not resumed by itself.",
         )
-        rounds.close_stored(ledger, agent, record)
-        end = ending.agent_end(
-            "failed", ending.stored_messages(ledger, agent, record), ending.stored_usage(record), error
-        )
-        ending.close_record(ledger, agent, record, "failed", end, error=error)
+        _fail(ledger, agent, record, error)
         return False
     text = (
         f"The daemon stopped in the middle of this run. `sojourn resume {agent.agent_id}` "
@@ -125,6 +121,25 @@ def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
     ledger.warning(agent, "runInterrupted", text, run=record)
     ending.close_record(ledger, agent, record, "interrupted", ending.interrupted_end(ledger, agent, record), error=None)
     return again
+
+
+def give_up(ledger: Ledger, run_id: str, error: Exception) -> None:
+    """Ends a run that a fault of the daemon's own stopped as failed: what it was about to write cannot be written."""
+    record = ledger.run(run_id)
+    if not record.pass_open or record.driver != "agent" or record.agent_id is None:
+        return
+    agent = ledger.agent(record.agent_id)
+    _close_questions(ledger, agent, record)
+    if record.streaming_message is not None:
+        ledger.event(agent, ev.MessageReset(message_id=record.streaming_message, reason="cut"), run=record)
+    _fail(ledger, agent, record, ErrorInfo(kind="internal", message=ending.error_info(error).message))
+
+
+def _fail(ledger: Ledger, agent: AgentRecord, record: RunRecord, error: ErrorInfo) -> None:
+    rounds.close_stored(ledger, agent, record)
+    messages, usage = ending.stored_messages(ledger, agent, record), ending.stored_usage(record)
+    end = ending.agent_end("failed", messages, usage, error)
+    ending.close_record(ledger, agent, record, "failed", end, error=error)
 
 
 def _close_questions(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:

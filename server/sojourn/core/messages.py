@@ -91,22 +91,26 @@ InputPart = Annotated[TextPart | ImagePart | ResourcePart, Discriminator("type")
 FinishReason = Literal["stop", "length", "toolCalls", "contentFilter", "refusal", "stopped", "other"]
 
 
+MOST_TOKENS = 2**53 - 1
+"""Where counts end: the last integer that every reader of JSON takes exactly."""
+
+
 class Usage(Value):
     """Tokens of one model call or of many; input includes cached; an absent field was not reported.
 
     `cost` is there where the config says what the model's tokens cost, in whatever currency it says it.
     """
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    input_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
+    output_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
+    cached_input_tokens: int | None = Field(default=None, ge=0, le=MOST_TOKENS)
+    reasoning_tokens: int | None = Field(default=None, ge=0, le=MOST_TOKENS)
     cost: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
         return Usage.trusted(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
+            input_tokens=min(self.input_tokens + other.input_tokens, MOST_TOKENS),
+            output_tokens=min(self.output_tokens + other.output_tokens, MOST_TOKENS),
             cached_input_tokens=_add(self.cached_input_tokens, other.cached_input_tokens),
             reasoning_tokens=_add(self.reasoning_tokens, other.reasoning_tokens),
             cost=self.cost if other.cost is None else round((self.cost or 0) + other.cost, 10),
@@ -114,7 +118,7 @@ class Usage(Value):
 
 
 def _add(a: int | None, b: int | None) -> int | None:
-    return None if a is None and b is None else (a or 0) + (b or 0)
+    return None if a is None and b is None else min((a or 0) + (b or 0), MOST_TOKENS)
 
 
 class _Message(Value):

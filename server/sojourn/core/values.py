@@ -78,16 +78,20 @@ def decode(data: bytes | str) -> Json:
     return orjson.loads(data)
 
 
+MAX_DEPTH = 200
+"""Nesting of JSON that is taken: what is kept is written again inside of other things, and writers end at about 250."""
+
+
 def clean(value: T, *, at: str = "") -> T:
     """`value` with lone surrogates replaced by U+FFFD, everywhere in it; the same object when nothing had to change.
 
     Raises `InvalidParams` naming the place (as `a.b[2]`) of a NaN, an infinity or an integer beyond 64 bits: they are
-    not JSON that every reader takes, and SQLite's integers end there.
+    not JSON that every reader takes, and SQLite's integers end there; so is nesting beyond `MAX_DEPTH`.
     """
-    return cast("T", _clean(value, at))
+    return cast("T", _clean(value, at, MAX_DEPTH))
 
 
-def _clean(value: Any, at: str) -> Any:
+def _clean(value: Any, at: str, left: int) -> Any:
     if isinstance(value, str):
         return _clean_text(value)
     if isinstance(value, bool) or value is None:
@@ -100,19 +104,21 @@ def _clean(value: Any, at: str) -> Any:
         if -(2**63) <= value < 2**64:
             return value
         raise InvalidParams(f"{at or 'the value'!r} does not fit into 64 bits.", field=at)
+    if isinstance(value, dict | list) and not left:
+        raise InvalidParams(f"{at[:80] + '…'!r} is nested more than {MAX_DEPTH} deep.", field=at[:80])
     if isinstance(value, dict):
-        return _clean_dict(value, at)
+        return _clean_dict(value, at, left - 1)
     if isinstance(value, list):
-        new = [_clean(item, f"{at}[{i}]") for i, item in enumerate(value)]
+        new = [_clean(item, f"{at}[{i}]", left - 1) for i, item in enumerate(value)]
         return new if any(a is not b for a, b in zip(new, value, strict=True)) else value
     return value
 
 
-def _clean_dict(value: dict[Any, Any], at: str) -> dict[Any, Any]:
+def _clean_dict(value: dict[Any, Any], at: str, left: int) -> dict[Any, Any]:
     changed = False
     new: dict[Any, Any] = {}
     for key, item in value.items():
-        fresh_key, fresh = _clean(key, at), _clean(item, f"{at}.{key}" if at else str(key))
+        fresh_key, fresh = _clean(key, at, left), _clean(item, f"{at}.{key}" if at else str(key), left)
         changed = changed or fresh_key is not key or fresh is not item
         new[fresh_key] = fresh
     return new if changed else value

@@ -1,7 +1,8 @@
 """What the events of an Anthropic messages answer say.
 
 The rule: an answer is complete when its stop reason was told. Blocks of kinds that we do not know are kept whole, and
-so are the fields that we do not know of text and calls; unknown events and deltas are passed over.
+so are the fields that we do not know of text and calls; unknown events and deltas are passed over. No block is dropped
+or joined with another because its index is missing, not a number or used before.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class AnthropicReader:
         self._builder = builder
         self._peer = peer
         self._blocks: dict[int, _Block] = {}
+        self._ended: list[_Block] = []
+        """Blocks whose index another one took."""
         self._usage: dict[str, Any] = {}
         self._stop: str | None = None
         self._model = ""
@@ -77,8 +80,8 @@ class AnthropicReader:
 
     def answer(self, request_id: str | None) -> list[ModelEvent]:
         """See `AnswerReader.answer`."""
-        for index in self._blocks:
-            self._end(index)
+        for block in (*self._ended, *self._blocks.values()):
+            self._end(block)
         events: list[ModelEvent] = list(self._builder.flush())
         events.append(
             ModelAnswer(
@@ -94,7 +97,7 @@ class AnthropicReader:
         return events
 
     def _read(self, event: dict[str, Any]) -> list[ModelDelta]:
-        kind, index = event.get("type"), event.get("index")
+        kind = event.get("type")
         if kind == "message_start" and isinstance(event.get("message"), dict):
             self._read_frame(event["message"])
         elif kind == "message_delta":
@@ -103,18 +106,34 @@ class AnthropicReader:
             self._stop = _word(delta.get("stop_reason")) or self._stop if isinstance(delta, dict) else self._stop
         elif kind == "message_stop":
             self.done = True
-        elif isinstance(index, int):
-            return self._read_block(str(kind), index, event)
+        else:
+            return self._read_block(str(kind), event)
         return []
 
-    def _read_block(self, kind: str, index: int, event: dict[str, Any]) -> list[ModelDelta]:
+    def _read_block(self, kind: str, event: dict[str, Any]) -> list[ModelDelta]:
+        index, newest = event.get("index"), max(self._blocks, default=-1)
+        known = isinstance(index, int) and not isinstance(index, bool)
+        place: int = index if known else newest  # type: ignore[assignment]
         if kind == "content_block_start" and isinstance(event.get("content_block"), dict):
-            return self._begin(index, event["content_block"])
-        if kind == "content_block_delta" and isinstance(event.get("delta"), dict) and index in self._blocks:
-            return self._grow(self._blocks[index], event["delta"])
-        if kind == "content_block_stop" and index in self._blocks:
-            return self._stopped(index)
+            return self._begin(place if known else newest + 1, event["content_block"])
+        if kind == "content_block_delta" and isinstance(event.get("delta"), dict):
+            return self._begun(place, event["delta"]) + self._grow(self._blocks[place], event["delta"])
+        if kind == "content_block_stop" and place in self._blocks:
+            return self._stopped(place)
         return []
+
+    def _begun(self, index: int, delta: dict[str, Any]) -> list[ModelDelta]:
+        """Begins the block of a delta whose beginning was never told. Raises `ModelError` for arguments of no call."""
+        if index in self._blocks:
+            return []
+        if delta.get("type") == "input_json_delta":
+            raise self._peer.error(
+                "sent arguments of a call that it never began; nothing of the answer is kept.",
+                retryable=True,
+                reason="badChunk",
+            )
+        kind = "thinking" if "thinking" in delta or "signature" in delta else "text"
+        return self._begin(index, {"type": kind})
 
     def _read_frame(self, frame: dict[str, Any]) -> None:
         if isinstance(frame.get("usage"), dict):
@@ -124,21 +143,23 @@ class AnthropicReader:
 
     def _begin(self, index: int, start: dict[str, Any]) -> list[ModelDelta]:
         build, kind = self._builder, start.get("type")
+        deltas = self._stopped(index) if index in self._blocks else []
+        self._ended += [self._blocks[index]] if index in self._blocks else []
         block = self._blocks[index] = _Block(start)
         if kind == "text":
             block.slot = build.open_text("text")
-            return build.add_piece(block.slot, _word(start.get("text")))
-        if kind in ("thinking", "redacted_thinking"):
+            deltas += build.add_piece(block.slot, _word(start.get("text")))
+        elif kind in ("thinking", "redacted_thinking"):
             block.slot = build.open_text("reasoning")
             block.signature = _word(start.get("signature"))
-            return build.add_piece(block.slot, _word(start.get("thinking")))
-        if kind == "tool_use":
+            deltas += build.add_piece(block.slot, _word(start.get("thinking")))
+        elif kind == "tool_use":
             block.slot = build.open_call(id=_word(start.get("id")), name=_word(start.get("name")))
             block.slot.ready = start["input"] if start.get("input") and isinstance(start["input"], dict) else None
-            return []
-        block.place = len(build.slots)
-        build.add_other(start)
-        return []
+        else:
+            block.place = len(build.slots)
+            build.add_other(start)
+        return deltas
 
     def _grow(self, block: _Block, delta: dict[str, Any]) -> list[ModelDelta]:
         build, slot = self._builder, block.slot
@@ -167,8 +188,7 @@ class AnthropicReader:
             return self._builder.set_arguments(slot, slot.ready)
         return []
 
-    def _end(self, index: int) -> None:
-        block = self._blocks[index]
+    def _end(self, block: _Block) -> None:
         slot, start = block.slot, block.start
         if isinstance(slot, CallSlot):
             slot.opaque = _rest(start, "type", "id", "name", "input")

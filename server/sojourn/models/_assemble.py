@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 
 import orjson
 
-from sojourn.core.errors import InvalidParams
+from sojourn.core.errors import InvalidParams, ModelError
 from sojourn.core.messages import ImagePart, OtherPart, Part, ReasoningPart, RefusalPart, TextPart, ToolCallPart
 from sojourn.core.values import Json, clean
 
@@ -65,6 +65,41 @@ class TextSlot:
     opaque: Json = None
 
 
+_QUOTED = re.compile(r'["\\]')
+_OPEN = re.compile(r'["{}\[\]]')
+
+
+@dataclass(slots=True)
+class Brackets:
+    """Follows JSON text while it arrives, each piece once: some servers ask of every piece whether it is the last."""
+
+    read: int = 0
+    depth: int = 0
+    opened: bool = False
+    quoted: bool = False
+    escaped: bool = False
+
+    def closed(self, pieces: list[str]) -> bool:
+        """Whether the text of all `pieces` (those of before and more) has closed all that it opened."""
+        for piece in pieces[self.read :]:
+            self._follow(piece)
+        self.read = len(pieces)
+        return self.opened and self.depth <= 0 and not self.quoted
+
+    def _follow(self, piece: str) -> None:
+        at, self.escaped = int(self.escaped), False
+        while found := (_QUOTED if self.quoted else _OPEN).search(piece, at):
+            at, sign = found.end(), found[0]
+            if sign == '"':
+                self.quoted = not self.quoted
+            elif sign == "\\":
+                at += 1
+                self.escaped = at > len(piece)
+            else:
+                self.depth += 1 if sign in "{[" else -1
+                self.opened = True
+
+
 @dataclass(slots=True)
 class CallSlot:
     """A tool call in the making. `ready`: arguments that came as an object, not as text."""
@@ -75,16 +110,23 @@ class CallSlot:
     stream: Stream = field(default_factory=Stream)
     ready: dict[str, Any] | None = None
     opaque: dict[str, Any] = field(default_factory=dict)
+    _brackets: Brackets = field(default_factory=Brackets)
+    _whole: bool | None = None
 
     @property
     def complete(self) -> bool:
         """Whether the arguments so far are one whole JSON object."""
         if self.ready is not None:
             return True
-        text = self.stream.text.rstrip()
-        return text.endswith("}") and isinstance(parse_arguments(text), dict)
+        if self._whole is None and self._brackets.closed(self.stream.pieces):
+            self._whole = isinstance(
+                parse_arguments(self.stream.text), dict
+            )  # nothing that follows mends what is closed
+        return bool(self._whole)
 
 
+MAX_CALLS = 256
+"""Of one answer. What calls more has lost its way, and a round costs the more a call the larger it is."""
 _DATA_URL = re.compile(r"data:(image/[a-z.+-]+);base64,([A-Za-z0-9+/]+={0,2})")
 
 Slot = TextSlot | CallSlot | OtherPart | ImagePart
@@ -100,6 +142,7 @@ class AnswerBuilder:
         self.provider = provider
         self.names: Mapping[str, str] = names or {}
         self.slots: list[Slot] = []
+        self._calls = 0
 
     @property
     def calls(self) -> list[CallSlot]:
@@ -127,6 +170,14 @@ class AnswerBuilder:
 
     def open_call(self, *, id: str, name: str) -> CallSlot:
         """A new call at the end."""
+        self._calls += 1
+        if self._calls > MAX_CALLS:
+            raise ModelError(
+                f"The model ({self.provider}) called over {MAX_CALLS} tools in one answer; nothing of it is kept.",
+                retryable=False,
+                provider=self.provider,
+                reason="badAnswer",
+            )
         slot = CallSlot(len(self.slots), id, name)
         self.slots.append(slot)
         return slot

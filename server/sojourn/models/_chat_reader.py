@@ -37,6 +37,8 @@ _FINISH: dict[str, FinishReason] = {
     "recitation": "contentFilter",
     "refusal": "refusal",
 }
+_MOST = 10**12
+"""Tokens that one call can have cost: a number beyond it was made up, and the sums of such ones fit no integer."""
 _FAILED = frozenset(("error", "insufficient_system_resource", "malformed_function_call"))
 """Finish reasons that say that there is no answer."""
 
@@ -222,7 +224,7 @@ def _choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
 def count(holder: Json, key: str) -> int | None:
     """The count that a provider reports under `key`; None when it is none."""
     value = holder.get(key) if isinstance(holder, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
 
 
 def _text(value: Json) -> str:

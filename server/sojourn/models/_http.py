@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 CONNECT_LIMIT_S = 30.0
 ERROR_BODY_BYTES = 64 * 1024
+ERROR_BODY_S = 5.0
+"""How long the words of a refusal are waited for."""
 DRAIN_LIMIT_S = 0.05
+_PACKED = ("", "identity", "gzip", "x-gzip", "deflate")
+"""Forms of a body that are read: what is packed twice can become a million times as large."""
 _log = logging.getLogger(__name__)
 
 
@@ -125,6 +129,7 @@ class Wire:
         try:
             async with aclosing(_pieces(response)) as pieces:
                 reply = Reply(response, pieces, self, deadline)
+                self._check_packing(response)
                 if response.status_code != 200:
                     raise await self._refusal(response, reply)
                 yield reply
@@ -144,7 +149,11 @@ class Wire:
             raise self.failure(error) from None
 
     async def _headers(self) -> dict[str, str]:
-        headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream, application/json",
+            "accept-encoding": "identity",  # whoever packs a stream keeps its beginning back until there is more of it
+        }
         key = await self._key.get()
         if key is not None:
             headers[self._auth.header] = self._auth.prefix + key
@@ -152,12 +161,22 @@ class Wire:
                 self._secrets = (*self._secrets, key)
         return headers
 
+    def _check_packing(self, response: httpx.Response) -> None:
+        packed = response.headers.get("content-encoding", "").strip().lower()
+        if packed not in _PACKED:
+            raise self.peer.error(
+                f"answered with the content encoding {packed[:64]!r}, which was not asked for and is not read.",
+                retryable=False,
+                reason="badAnswer",
+            )
+
     async def _refusal(self, response: httpx.Response, reply: Reply) -> ModelError:
         body = b""
         try:
-            while len(body) < ERROR_BODY_BYTES and (piece := await reply.read()):
-                body += piece
-        except ModelError:
+            async with asyncio.timeout(ERROR_BODY_S):
+                while len(body) < ERROR_BODY_BYTES and (piece := await reply.read()):
+                    body += piece
+        except (ModelError, TimeoutError):
             _log.debug("The body of an error answer was cut.")
         if response.status_code == 401:
             self._key.forget()

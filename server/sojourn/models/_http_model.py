@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
+from sojourn.core.errors import InvalidParams
+
 from ._estimate import estimate_tokens
 from ._http import Wire
 from ._read import Reader, read_answer
@@ -87,9 +89,13 @@ class HttpModel:
             yield notice
         async with wire.post(self.path, body, deadline=deadline, headers=self.headers) as reply:
             reader = self.reader(request, wire.peer)
-            async with aclosing(read_answer(reply, reader, wire)) as deltas:
-                async for delta in deltas:
-                    yield delta
-            events = reader.answer(reply.request_id)
+            try:
+                async with aclosing(read_answer(reply, reader, wire)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+                events = reader.answer(reply.request_id)
+            except InvalidParams as error:
+                text = f"sent something that cannot be kept: {error.message}"
+                raise wire.peer.error(text, retryable=False, reason="badAnswer") from None
         for event in events:
             yield event

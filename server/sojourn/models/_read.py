@@ -5,6 +5,7 @@ What the body is, its first byte says, not its content type: servers get the hea
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
@@ -19,6 +20,11 @@ from .sse import SseDecoder
 REST_LIMIT_S = 2.0
 """How long a finished answer waits for what may still follow (usage, the last mark)."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_STREAM_BYTES = 256 * 1024 * 1024
+"""Of a stream; of a usual one a fiftieth is text."""
+_BLANK_BYTES = 64 * 1024
+_PIECES_AT_ONCE = 32
+"""After so many pieces others have their turn: those that came together are read without waiting."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -60,15 +66,17 @@ async def read_answer(reply: Reply, reader: Reader, wire: Wire) -> AsyncGenerato
             reason="badAnswer",
         )
     decoder = SseDecoder()
+    pieces = _Pieces(reply, reader, wire)
     piece = head
     while piece:
         for name, data in decoder.feed(piece):
             for delta in _event(reader, name, data, wire):
+                pieces.goes_on()
                 yield delta
             if reader.done:
                 await reply.drain()
                 return
-        piece = await _next(reply, reader)
+        piece = await pieces.next()
     for delta in _last(decoder, reader, wire):
         yield delta
     if not reader.finished:
@@ -76,24 +84,57 @@ async def read_answer(reply: Reply, reader: Reader, wire: Wire) -> AsyncGenerato
 
 
 async def _head(reply: Reply) -> bytes:
-    """The first bytes, up to one that is not blank."""
+    """The first bytes, up to one that is not blank. Blank lines before it mean nothing and are not kept."""
     head = b""
-    while not head.removeprefix(_BOM).strip() and len(head) < MAX_BODY_BYTES:
+    while not head.removeprefix(_BOM).strip() and len(head) < _BLANK_BYTES:
         piece = await reply.read()
         if not piece:
             break
-        head += piece
+        head = (head + piece).lstrip(b"\r\n")
     return head
 
 
-async def _next(reply: Reply, reader: Reader) -> bytes:
-    """The next piece. How a finished answer's connection ends is no matter."""
-    if not reader.finished:
-        return await reply.read()
-    try:
-        return await reply.read(within_s=REST_LIMIT_S)
-    except ModelError:
-        return b""
+class _Pieces:
+    """The pieces of a stream after its first. What follows a finished answer is waited for as long as it tells
+    something, not while it only keeps alive."""
+
+    def __init__(self, reply: Reply, reader: Reader, wire: Wire) -> None:
+        self._reply = reply
+        self._reader = reader
+        self._wire = wire
+        self._until: float | None = None
+        self._size = self._count = 0
+
+    def goes_on(self) -> None:
+        """The answer was told more of."""
+        self._until = None
+
+    async def next(self) -> bytes:
+        """The next piece; b"" at the end. How a finished answer's connection ends is no matter."""
+        self._count += 1
+        if not self._count % _PIECES_AT_ONCE:
+            await asyncio.sleep(0)
+        if self._reader.finished:
+            return await self._after_the_end()
+        piece = await self._reply.read()
+        self._size += len(piece)
+        if self._size > MAX_STREAM_BYTES:
+            raise self._wire.peer.error(
+                f"sent over {MAX_STREAM_BYTES} bytes of one answer; nothing of it is kept.",
+                retryable=False,
+                reason="badAnswer",
+            )
+        return piece
+
+    async def _after_the_end(self) -> bytes:
+        now = asyncio.get_running_loop().time()
+        self._until = self._until or now + REST_LIMIT_S
+        if now >= self._until:
+            return b""
+        try:
+            return await self._reply.read(within_s=self._until - now)
+        except ModelError:
+            return b""
 
 
 def _event(reader: Reader, name: str, data: bytes, wire: Wire) -> list[ModelDelta]:

@@ -37,7 +37,7 @@ class SseDecoder:
             piece = self._skip_bom(piece)
         if self._cr or b"\r" in piece:
             piece = self._only_lf(piece)
-        if b"\n" not in piece:
+        if not self._ends_an_event(piece):
             self._keep(piece)
             return []
         if self._pieces:
@@ -54,6 +54,10 @@ class SseDecoder:
         self._pieces.clear()
         self._size = 0
         return _events(rest.removeprefix(_BOM))
+
+    def _ends_an_event(self, piece: bytes) -> bool:
+        # Asked of the piece alone: an event of very many small pieces is put together once, when it is whole.
+        return b"\n\n" in piece or (piece.startswith(b"\n") and bool(self._pieces) and self._pieces[-1].endswith(b"\n"))
 
     def _skip_bom(self, piece: bytes) -> bytes:
         piece = b"".join([*self._pieces, piece])

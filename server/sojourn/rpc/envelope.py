@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from sojourn.core.values import Json
+from sojourn.core.values import MAX_DEPTH, Json
 
 from ._pygls import (
     JsonRpcInternalError,
@@ -20,8 +20,6 @@ from ._pygls import (
 )
 from .answers import Id
 
-MAX_DEPTH = 200
-"""Nesting of JSON that is taken. What is kept must also be written again, and orjson ends at 254."""
 _MAX_ID = 10**100
 
 
