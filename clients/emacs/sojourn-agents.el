@@ -20,7 +20,7 @@
 (declare-function notifications-notify "notifications" (&rest params))
 (declare-function sojourn-chat-open "sojourn-chat" (agent-id &optional quiet))
 (declare-function sojourn-chat-visible-p "sojourn-chat" (agent-id))
-(declare-function sojourn-decide "sojourn-approvals" (&optional approval))
+(declare-function sojourn-decide-about "sojourn-approvals" (agent-id))
 (declare-function sojourn-answer-call "sojourn-approvals" (agent-id &optional call))
 (declare-function sojourn-new "sojourn" (&optional agent-id preset directory))
 
@@ -116,14 +116,17 @@ by a crash) and `done' (a run has ended)."
 
 (defun sojourn-read-agent (prompt &optional default)
   "Ask with PROMPT for an agent's id; DEFAULT stands for no input."
-  (let* ((ids (mapcar (lambda (agent) (plist-get agent :agentId)) (sojourn-agents)))
-         (completion-extra-properties
-          (list :annotation-function
-                (lambda (id)
-                  (let ((agent (sojourn-agent id)))
-                    (format "  %s  %s" (or (plist-get agent :state) "")
-                            (or (sojourn-get agent :title) "")))))))
-    (completing-read (format-prompt prompt default) ids nil nil nil nil default)))
+  (let ((completion-extra-properties
+         (list :annotation-function
+               (lambda (id)
+                 (let ((agent (sojourn-agent id)))
+                   (format "  %s  %s" (or (plist-get agent :state) "")
+                           (or (sojourn-get agent :title) "")))))))
+    (completing-read (format-prompt prompt default)
+                     ;; They may become known only while the question is open.
+                     (completion-table-dynamic
+                      (lambda (_) (mapcar (lambda (agent) (plist-get agent :agentId)) (sojourn-agents))))
+                     nil nil nil nil default)))
 
 ;;; Keeping it fresh
 
@@ -292,9 +295,9 @@ by a crash) and `done' (a run has ended)."
   (sojourn-chat-open (sojourn-agents--at-point)))
 
 (defun sojourn-agents-decide ()
-  "Decide about a call that waits for approval."
+  "Decide about a call of the agent at point, or of a child of its."
   (interactive)
-  (sojourn-decide))
+  (sojourn-decide-about (sojourn-agents--at-point)))
 
 (defun sojourn-agents-answer-call ()
   "Hand in, by hand, the result of a pending call of the agent at point."
@@ -363,7 +366,7 @@ by a crash) and `done' (a run has ended)."
 
 (defun sojourn-mode-line--text ()
   "What the mode line says of all agents."
-  (let* ((all (sojourn-agents))
+  (let* ((all (cl-remove-if (lambda (agent) (sojourn-get agent :parent)) (sojourn-agents)))
          (need (cl-count-if #'sojourn-agent-needs-you-p all))
          (busy (cl-count-if (lambda (agent) (equal (plist-get agent :state) "running")) all)))
     (if (not (eq sojourn--state 'ready))

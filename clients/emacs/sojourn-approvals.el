@@ -18,15 +18,25 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'diff)
 (require 'diff-mode)
 (require 'json)
 (require 'sojourn-agents)
+(require 'sojourn-diff)
 (require 'sojourn-markdown)
 (require 'sojourn-rpc)
 
+(declare-function sojourn-chat-visible-p "sojourn-chat" (agent-id))
+
 (defvar sojourn-approvals-changed-hook nil
   "Hook run when the list of open approvals has changed.")
+
+(defvar sojourn--deciding nil "Non-nil while a decision is asked for: what is shown stays.")
+
+(defcustom sojourn-show-approvals t
+  "Whether a call that asks for approval is shown at once.
+Only when its chat is on the screen; the window is never selected."
+  :type 'boolean
+  :group 'sojourn)
 
 (defvar sojourn--approvals nil "Open approvals, oldest first, as plists.")
 
@@ -76,16 +86,27 @@
   (format "%s: %s %s" (plist-get approval :agentId) (plist-get approval :toolName)
           (truncate-string-to-width (sojourn-encode (plist-get approval :args)) 60 nil nil "…")))
 
-(defun sojourn-read-approval ()
-  "Ask for one of the open approvals; the only one is taken unasked."
-  (let ((open (sojourn-approvals)))
+(defun sojourn-approvals-of (agent-id)
+  "The open approvals of the agent AGENT-ID and of its children, oldest first."
+  (cl-remove-if-not
+   (lambda (approval)
+     (or (equal (plist-get approval :agentId) agent-id)
+         (seq-some (lambda (step) (equal (plist-get step :agentId) agent-id)) (plist-get approval :path))))
+   (sojourn-approvals)))
+
+(defun sojourn-read-approval (&optional open)
+  "Ask for one of OPEN, by default all open approvals.
+The only one is taken unasked; else the one on the screen, or the
+oldest, stands for no input."
+  (let* ((open (or open (sojourn-approvals)))
+         (shown (sojourn-approval--on-screen))
+         (titles (cl-loop for approval in open for number from 1
+                          collect (cons (format "%d  %s" number (sojourn-approval-title approval)) approval)))
+         (default (car (or (rassoc (car (member shown open)) titles) (car titles)))))
     (cond ((null open) (user-error "Nothing waits for your approval"))
           ((null (cdr open)) (car open))
-          (t (let* ((titles (cl-loop for approval in open for number from 1
-                                     collect (cons (format "%d  %s" number (sojourn-approval-title approval))
-                                                   approval)))
-                    (chosen (completing-read "Decide about: " titles nil t nil nil (caar titles))))
-               (cdr (assoc chosen titles)))))))
+          (t (cdr (assoc (completing-read (format-prompt "Decide about" default) titles nil t nil nil default)
+                         titles))))))
 
 ;;; Deciding
 
@@ -137,6 +158,7 @@ The arguments, or the diff that the call would make, are shown beside."
   (interactive)
   (let* ((approval (or approval (sojourn-read-approval)))
          (buffer (sojourn-approval-show approval))
+         (sojourn--deciding t)
          (answer (read-multiple-choice
                   (format "Run %s? " (plist-get approval :toolName))
                   '((?y "yes" "Run the call with these arguments.")
@@ -154,6 +176,11 @@ The arguments, or the diff that the call would make, are shown beside."
       (?! (sojourn-approve-always approval))
       (?x (sojourn-abort approval))
       (_ (pop-to-buffer buffer)))))
+
+(defun sojourn-decide-about (agent-id)
+  "Ask for a decision about an open approval of the agent AGENT-ID or its children."
+  (sojourn-decide (sojourn-read-approval (or (sojourn-approvals-of agent-id)
+                                             (user-error "Nothing of %s waits for your approval" agent-id)))))
 
 ;;; Looking at one
 
@@ -190,6 +217,31 @@ The arguments, or the diff that the call would make, are shown beside."
   "The approval of this buffer, or the one that the user names."
   (or sojourn-approval--shown (sojourn-read-approval)))
 
+(defun sojourn-approval--on-screen ()
+  "The open approval that a window shows, or nil."
+  (when-let* ((buffer (get-buffer "*sojourn approval*"))
+              (shown (and (get-buffer-window buffer t)
+                          (buffer-local-value 'sojourn-approval--shown buffer))))
+    (cl-find (plist-get shown :approvalId) (sojourn-approvals) :test #'equal
+             :key (lambda (one) (plist-get one :approvalId)))))
+
+(defun sojourn-approval-announce (approval)
+  "Show APPROVAL if that is wanted, unless another is on the screen or asked about."
+  (when (and sojourn-show-approvals (not noninteractive) (not sojourn--deciding)
+             (not (sojourn-approval--on-screen)))
+    (sojourn-approval-show approval)))
+
+(defun sojourn-approval--announce-next ()
+  "Show the oldest open approval whose chat is on the screen."
+  (when-let ((next (cl-find-if
+                    (lambda (approval)
+                      (cl-some #'sojourn-chat-visible-p
+                               (cons (plist-get approval :agentId)
+                                     (mapcar (lambda (step) (plist-get step :agentId))
+                                             (plist-get approval :path)))))
+                    (sojourn-approvals))))
+    (sojourn-approval-announce next)))
+
 (defun sojourn-approval-show (approval)
   "Show APPROVAL in a window, without selecting it; returns its buffer."
   (let ((buffer (get-buffer-create "*sojourn approval*")))
@@ -214,7 +266,8 @@ The arguments, or the diff that the call would make, are shown beside."
               header-line-format (format " Decided: %s, by %s"
                                          (sojourn-get decided :decision :decision)
                                          (sojourn-get decided :decision :by))))
-      (sojourn-approval--hide))))
+      (sojourn-approval--hide)
+      (sojourn-approval--announce-next))))
 
 (defun sojourn-approval--hide ()
   "Let the window go that shows an approval."
@@ -247,75 +300,6 @@ The arguments, or the diff that the call would make, are shown beside."
   (if (and (stringp value) (string-search "\n" value))
       (concat "\n" (replace-regexp-in-string "^" "    " value))
     (if (stringp value) value (sojourn-encode value))))
-
-;;; The diff of an edit
-
-(defun sojourn-approval-diff (approval)
-  "What the call of APPROVAL would change, as a unified diff, or nil.
-The daemon's own preview goes first; else it is worked out from the
-arguments, when they name a file and its new content or a replacement."
-  (let ((preview (sojourn-get approval :preview)))
-    (cond ((consp preview)
-           (concat (sojourn-get preview :text)
-                   (when (sojourn-true-p (plist-get preview :truncated)) "\n[the diff goes on]\n")))
-          (t (sojourn-approval--own-diff (plist-get approval :args)
-                                         (sojourn-get (sojourn-agent (plist-get approval :agentId))
-                                                      :config :cwd))))))
-
-(defun sojourn-approval--own-diff (args directory)
-  "The diff that a call with ARGS would make below DIRECTORY, or nil."
-  (let* ((path (sojourn-approval--any args '(:path :file :filePath :file_path)))
-         (content (sojourn-approval--any args '(:content :newContent :new_content)))
-         (old (sojourn-approval--any args '(:old :oldText :old_text :oldString :old_string)))
-         (new (sojourn-approval--any args '(:new :newText :new_text :newString :new_string)))
-         (file (and path (expand-file-name path directory))))
-    (when (and file (or content (and old new)))
-      (let* ((before (sojourn-file-text file))
-             (after (cond (content content)
-                          ((and before (string-search old before))
-                           (sojourn-replace-once before old new)))))
-        (if after
-            (sojourn-diff (or before "") after path)
-          (sojourn-diff old new path))))))
-
-(defun sojourn-approval--any (args keys)
-  "The first string in ARGS at one of KEYS."
-  (cl-loop for key in keys for value = (plist-get args key)
-           when (stringp value) return value))
-
-(defun sojourn-replace-once (text old new)
-  "TEXT with its first OLD replaced by NEW."
-  (let ((at (string-search old text)))
-    (concat (substring text 0 at) new (substring text (+ at (length old))))))
-
-(defun sojourn-file-text (file)
-  "The text of FILE as Emacs has it: its buffer's, else the disk's; nil if neither."
-  (let ((buffer (find-buffer-visiting file)))
-    (cond (buffer (with-current-buffer buffer
-                    (save-restriction (widen)
-                                      (buffer-substring-no-properties (point-min) (point-max)))))
-          ((and (file-readable-p file) (file-regular-p file))
-           (with-temp-buffer
-             (insert-file-contents file)
-             (buffer-string))))))
-
-(defun sojourn-diff (before after name)
-  "The unified diff of the texts BEFORE and AFTER of the file NAME.
-Without the program diff, all of both."
-  (if (not (executable-find diff-command))
-      (concat "--- " name "\n+++ " name "\n@@\n"
-              (replace-regexp-in-string "^" "-" before) "\n"
-              (replace-regexp-in-string "^" "+" after) "\n")
-    (let ((one (make-temp-file "sojourn-a" nil nil before))
-          (other (make-temp-file "sojourn-b" nil nil after)))
-      (unwind-protect
-          (with-temp-buffer
-            (let ((coding-system-for-read 'utf-8))
-              (call-process diff-command nil t nil "-u"
-                            "--label" (concat "a/" name) "--label" (concat "b/" name) one other))
-            (buffer-string))
-        (delete-file one)
-        (delete-file other)))))
 
 ;;; Editing arguments
 
@@ -407,10 +391,11 @@ asked which of the agent's."
   "Ask for one of CALLS; the only one is taken unasked."
   (if (null (cdr calls))
       (car calls)
-    (let ((titles (mapcar (lambda (call)
-                            (cons (format "%s  %s" (plist-get call :callId) (plist-get call :toolName)) call))
-                          calls)))
-      (cdr (assoc (completing-read "Which call: " titles nil t) titles)))))
+    (let* ((titles (mapcar (lambda (call)
+                             (cons (format "%s  %s" (plist-get call :callId) (plist-get call :toolName)) call))
+                           calls))
+           (default (caar titles)))
+      (cdr (assoc (completing-read (format-prompt "Which call" default) titles nil t nil nil default) titles)))))
 
 (defun sojourn--answer-call (agent-id call)
   "Ask for the result of CALL of the agent AGENT-ID, and hand it in."

@@ -12,7 +12,7 @@
 ;; The buffer keeps the number of the last event that it has drawn.
 ;; Numbers have no gaps, so after a lost connection it attaches from there:
 ;; nothing twice, nothing missing.  Everything is drawn from events, by
-;; `sojourn-chat--apply', whether they are old or new.
+;; `sojourn-event-draw', whether they are old or new.
 
 ;;; Code:
 
@@ -20,20 +20,15 @@
 (require 'ring)
 (require 'sojourn-agents)
 (require 'sojourn-approvals)
+(require 'sojourn-context)
 (require 'sojourn-draw)
+(require 'sojourn-events)
 (require 'sojourn-rpc)
-(require 'url-util)
 
 (defcustom sojourn-replay-limit 5000
   "How many events a chat replays when it is opened.
 What is older can be asked for with a button on top."
   :type 'integer
-  :group 'sojourn)
-
-(defcustom sojourn-show-approvals t
-  "Whether a call that asks for approval is shown at once.
-Only when its chat is on the screen; the window is never selected."
-  :type 'boolean
   :group 'sojourn)
 
 (defvar sojourn-chat-attached-hook nil
@@ -350,7 +345,7 @@ Returns the buffer."
      (lambda (page)
        (sojourn-chat--with id
          (seq-do (lambda (message)
-                   (sojourn-chat--apply nil (list :type "messageEnd" :message message)))
+                   (sojourn-event-draw nil (list :type "messageEnd" :message message)))
                  (plist-get page :messages))
          (if (sojourn-get page :nextCursor)
              (sojourn-chat--read-messages (plist-get page :nextCursor))
@@ -381,10 +376,10 @@ Returns the buffer."
     (cond
      ((listp sojourn-chat--held) (push params sojourn-chat--held))
      ((not (integerp sojourn-chat--seq)) nil)
-     ((null seq) (unless sojourn-chat--attaching (sojourn-chat--apply nil event)))
+     ((null seq) (unless sojourn-chat--attaching (sojourn-event-draw nil event)))
      ((= seq (1+ sojourn-chat--seq))
       (setq sojourn-chat--seq seq)
-      (sojourn-chat--apply nil event (sojourn-true-p (plist-get params :replayed))
+      (sojourn-event-draw nil event (sojourn-true-p (plist-get params :replayed))
                            (sojourn-get params :origin :clientId))
       (sojourn-chat--after-replay))
      ((and (> seq sojourn-chat--seq) (not sojourn-chat--attaching))
@@ -410,82 +405,6 @@ event cannot be read, and the chat goes on without it."
                          (plist-get piece :messageId) (plist-get piece :part)
                          (plist-get piece :kind) nil (plist-get piece :text)))
     (setq sojourn-chat--streaming nil)))
-
-(defun sojourn-chat--apply (path event &optional replayed client)
-  "Draw EVENT, which happened inside the calls PATH, outermost first.
-REPLAYED is non-nil for old ones; CLIENT is who caused it."
-  (let ((message (plist-get event :message))
-        (call (plist-get event :toolCallId)))
-    (pcase (plist-get event :type)
-      ("nested" (sojourn-chat--apply (append path (list call)) (plist-get event :event) replayed))
-      ("messageStart" (when (equal (plist-get event :role) "assistant")
-                        (sojourn-draw-begin path (plist-get event :messageId))))
-      ("messageDelta" (sojourn-draw-text path (plist-get event :messageId) (plist-get event :part)
-                                         (plist-get event :kind) (plist-get event :offset)
-                                         (plist-get event :text)))
-      ("messageReset" (sojourn-draw-reset path (plist-get event :messageId)))
-      ("messageEnd" (sojourn-draw-message path message client))
-      ("toolExecStart" (sojourn-draw-call path call (plist-get event :toolName) 'running
-                                          :args (plist-get event :args)))
-      ("toolExecProgress" (sojourn-draw-call path call nil nil
-                                             :progress (sojourn-chat--progress event)))
-      ((or "toolExecEnd" "toolResolved")
-       (sojourn-draw-result path call (plist-get event :toolName) (plist-get event :result)
-                            (equal (plist-get event :type) "toolResolved")))
-      ((or "approvalRequested" "approvalResolved")
-       (sojourn-chat--approval path (plist-get event :approval) replayed))
-      ("warning" (sojourn-draw-note path nil (propertize (plist-get event :message) 'face 'warning)))
-      ("inboxQueued" (sojourn-chat--queued path (plist-get event :item)))
-      ("inboxRead" (sojourn-draw-remove path (plist-get event :itemId)))
-      ("agentUpdated" (when (sojourn-get event :messagesReplaced)
-                        (sojourn-draw-note path nil "The conversation was replaced by another one")))
-      ("agentEnd" (sojourn-chat--ended path event)))))
-
-(defun sojourn-chat--progress (event)
-  "What EVENT, a `toolExecProgress', says."
-  (let ((fraction (sojourn-get event :fraction)))
-    (concat (when fraction (format "%d%% " (round (* 100 fraction))))
-            (or (sojourn-get event :text) ""))))
-
-(defun sojourn-chat--approval (path approval replayed)
-  "Draw APPROVAL at its call inside PATH; show it unless it is REPLAYED."
-  (let ((open (null (sojourn-get approval :decision))))
-    (sojourn-draw-call path (plist-get approval :callId) (plist-get approval :toolName)
-                       (if open 'approval 'decided)
-                       :args (or (sojourn-get approval :decision :arguments) (plist-get approval :args))
-                       :approval approval)
-    (unless replayed
-      (sojourn-approvals-note approval)
-      (when (and open sojourn-show-approvals (not noninteractive)
-                 (get-buffer-window (current-buffer) 'visible))
-        (sojourn-approval-show approval)
-        (message "%s asks to run %s (%s decides)" sojourn-chat--id (plist-get approval :toolName)
-                 (substitute-command-keys "\\<sojourn-chat-mode-map>\\[sojourn-chat-decide]"))))))
-
-(defun sojourn-chat--queued (path item)
-  "Draw ITEM, which waits in the inbox of the agent at PATH."
-  (sojourn-draw-note
-   path (plist-get item :itemId)
-   (concat (pcase (plist-get item :kind)
-             ("message" "waits in the inbox: ")
-             (_ (format "a result of %s has arrived: " (plist-get item :callId))))
-           (truncate-string-to-width
-            (or (sojourn-get item :error) (sojourn-content-text (plist-get item :content)))
-            200 nil nil "…"))))
-
-(defun sojourn-chat--ended (path event)
-  "Draw that the pass at PATH ended with EVENT."
-  (sojourn-draw-end path)
-  (let ((reason (plist-get event :reason)))
-    (unless (equal reason "done")
-      (sojourn-draw-note
-       path nil
-       (propertize
-        (pcase reason
-          ("failed" (format "failed: %s" (or (sojourn-get event :error :message) "no reason given")))
-          ("maxTurns" "stopped: the turns of this run are used up")
-          (_ reason))
-        'face (if (equal reason "failed") 'error 'sojourn-quiet))))))
 
 ;;; Saying something
 
@@ -516,7 +435,7 @@ While it is at work it reads this before it thinks again."
 When the daemon refuses, they come back as the chat's input."
   (sojourn-request
    'agent/prompt
-   (list :agentId agent-id :content (sojourn-chat--content text contexts)
+   (list :agentId agent-id :content (sojourn-context-content text contexts)
          :ifBusy "queue" :wait :json-false)
    :mutating t
    :failure (lambda (trouble)
@@ -524,14 +443,6 @@ When the daemon refuses, they come back as the chat's input."
               (sojourn-chat--with agent-id
                 (when (string-empty-p (sojourn-draw-input)) (sojourn-draw-set-input text))
                 (sojourn-draw-set-contexts (append contexts (sojourn-draw-contexts)))))))
-
-(defun sojourn-chat--content (text contexts)
-  "TEXT and CONTEXTS as parts of a message."
-  (vconcat (mapcar (lambda (context)
-                     (cl-loop for (key value) on context by #'cddr
-                              unless (eq key :label) append (list key value)))
-                   contexts)
-           (unless (string-empty-p text) (list (list :type "text" :text text)))))
 
 (defun sojourn-chat-push (text)
   "Leave TEXT in the agent's inbox: it is read in a run, and starts none."
@@ -551,13 +462,7 @@ When the daemon refuses, they come back as the chat's input."
 (defun sojourn-chat-decide ()
   "Decide about a call of this agent, or of its children, that waits for you."
   (interactive)
-  (let ((own (cl-remove-if-not
-              (lambda (approval)
-                (or (equal (plist-get approval :agentId) sojourn-chat--id)
-                    (seq-some (lambda (step) (equal (plist-get step :agentId) sojourn-chat--id))
-                              (plist-get approval :path))))
-              (sojourn-approvals))))
-    (sojourn-decide (if (and own (null (cdr own))) (car own) nil))))
+  (sojourn-decide-about sojourn-chat--id))
 
 (defun sojourn-chat-answer-call ()
   "Hand in the result of a pending call of this agent, or say that it failed."
@@ -586,60 +491,6 @@ When the daemon refuses, they come back as the chat's input."
         (if sojourn-chat--history-index (+ sojourn-chat--history-index step) 0))
   (sojourn-draw-set-input (ring-ref sojourn-chat--history sojourn-chat--history-index))
   (goto-char (point-max)))
-
-;;; Context
-
-(defun sojourn-chat-context (buffer start end)
-  "The text of BUFFER from START to END as a part of a message, with a label."
-  (with-current-buffer buffer
-    (save-restriction
-      (widen)
-      (let* ((whole (and (= start (point-min)) (= end (point-max))))
-             (lines (unless whole
-                      (format "#L%d-L%d" (line-number-at-pos start)
-                              (line-number-at-pos (if (and (> end start) (eq (char-before end) ?\n))
-                                                      (1- end)
-                                                    end))))))
-        (list :type "resource"
-              :uri (concat (if buffer-file-name
-                               (concat "file://" (sojourn-chat--escape buffer-file-name))
-                             (concat "buffer:///" (sojourn-chat--escape (buffer-name))))
-                           lines)
-              :mimeType "text/plain"
-              :text (buffer-substring-no-properties start end)
-              :label (concat (buffer-name) lines))))))
-
-(defun sojourn-chat--escape (path)
-  "PATH as the path of a URI."
-  (url-hexify-string path (cons ?/ url-unreserved-chars)))
-
-(defun sojourn-chat-add (context)
-  "Add CONTEXT, a part of a message with a label, to what is sent next."
-  (sojourn-draw-set-contexts (append (sojourn-draw-contexts) (list context))))
-
-(defun sojourn-chat-add-file (file)
-  "Add FILE to what is sent next, as it is in Emacs or on the disk."
-  (interactive "fAdd the file: ")
-  (let ((text (or (sojourn-file-text (expand-file-name file))
-                  (user-error "%s cannot be read" file))))
-    (sojourn-chat-add (list :type "resource"
-                            :uri (concat "file://" (sojourn-chat--escape (expand-file-name file)))
-                            :mimeType "text/plain" :text text
-                            :label (file-name-nondirectory file)))))
-
-(defun sojourn-chat-add-buffer (buffer)
-  "Add the text of BUFFER to what is sent next."
-  (interactive "bAdd the buffer: ")
-  (let ((chat (current-buffer)))
-    (with-current-buffer buffer
-      (let ((context (save-restriction (widen)
-                                       (sojourn-chat-context (current-buffer) (point-min) (point-max)))))
-        (with-current-buffer chat (sojourn-chat-add context))))))
-
-(defun sojourn-chat-drop-context ()
-  "Send nothing but what is written."
-  (interactive)
-  (sojourn-draw-set-contexts nil))
 
 (provide 'sojourn-chat)
 ;;; sojourn-chat.el ends here

@@ -64,6 +64,9 @@ The command `sojourn-show-log' shows it."
 (defvar sojourn-tool-function nil
   "Function that runs a `tool/execute' from its params, and answers a plist.")
 
+(defvar sojourn-edit-function nil
+  "Function that does a `workspace/applyEdit' from its params, and answers a plist.")
+
 (defclass sojourn-connection (jsonrpc-connection)
   ((process :initarg :process :accessor sojourn-connection-process
             :documentation "The bridge, `sojourn connect'."))
@@ -185,6 +188,13 @@ it is BOUND to this one: then it fails.  Returns at once."
       (sojourn-connect))
     nil))
 
+(defun sojourn-notify-daemon (method params)
+  "Send the notification METHOD with PARAMS, if there is a connection."
+  (when (sojourn-ready-p)
+    (condition-case problem
+        (jsonrpc-notify sojourn--connection method params)
+      (error (sojourn-log "Not sent: %s" (error-message-string problem))))))
+
 (defun sojourn--request-id ()
   "A new request id, that no other Emacs makes."
   (format "%d-%x-%x-%d" (emacs-pid) (floor (float-time)) (random most-positive-fixnum)
@@ -303,7 +313,9 @@ Returns at once; `sojourn-connected-hook' runs when it has answered."
   (jsonrpc-async-request
    sojourn--connection 'initialize
    `(:processId :null
-     :capabilities (:experimental
+     :clientInfo (:name "Emacs")
+     :capabilities (:workspace (:applyEdit t :workspaceEdit (:documentChanges t))
+                    :experimental
                     (:sojourn (:protocolVersions [1]
                                :clientId ,sojourn-client-id
                                :tools (:execute nil)
@@ -424,9 +436,11 @@ Returns at once; `sojourn-connected-hook' runs when it has answered."
 
 (defun sojourn--serve (_connection method params)
   "Answer the daemon's request METHOD with PARAMS."
-  (if (and (eq method 'tool/execute) sojourn-tool-function)
-      (funcall sojourn-tool-function params)
-    (jsonrpc-error :code -32601 :message (format "This client has no method %s." method))))
+  (cond ((and (eq method 'tool/execute) sojourn-tool-function)
+         (funcall sojourn-tool-function params))
+        ((and (eq method 'workspace/applyEdit) sojourn-edit-function)
+         (funcall sojourn-edit-function params))
+        (t (jsonrpc-error :code -32601 :message (format "This client has no method %s." method)))))
 
 ;;; The transport, as jsonrpc.el wants it
 

@@ -195,7 +195,9 @@ what the model reads; an error's message is read as a failure.")
         (if (and mark-active (mark t) (/= (mark t) point))
             (let ((start (min (mark t) point)) (end (max (mark t) point)))
               (format "%s\nSelected, lines %d to %d:\n%s" place
-                      (line-number-at-pos start t) (line-number-at-pos end t)
+                      (line-number-at-pos start t)
+                      ;; The line that a selection ends before is not in it.
+                      (line-number-at-pos (if (eq (char-before end) ?\n) (1- end) end) t)
                       (truncate-string-to-width (buffer-substring-no-properties start end)
                                                 sojourn-tools--limit nil nil "…")))
           (format "%s\nNothing is selected." place))))))

@@ -29,6 +29,7 @@
 (require 'sojourn-agents)
 (require 'sojourn-approvals)
 (require 'sojourn-chat)
+(require 'sojourn-documents)
 (require 'sojourn-draw)
 (require 'sojourn-health)
 (require 'sojourn-rpc)

@@ -328,6 +328,31 @@
     (should (tests-shows "• demo_deploy {\"target\":\"staging\"}  ✓  changed and approved by emacs"))
     (tests-same-when-replayed)))
 
+(ert-deftest of-two-calls-the-first-is-shown-and-offered-then-the-other ()
+  (tests-with-chat "twins"
+    (save-window-excursion
+      (switch-to-buffer (current-buffer))
+      (let ((noninteractive nil) prompts)
+        (tests-say "deploy one and two")
+        (tests-until (= (length (sojourn-approvals-of "twins")) 2))
+        (let ((first (car (sojourn-approvals-of "twins")))
+              (second (cadr (sojourn-approvals-of "twins"))))
+          (should (equal (sojourn-approval--on-screen) first))
+          (cl-letf (((symbol-function 'completing-read)
+                     (lambda (prompt _ _ _ _ _ default) (push prompt prompts) default))
+                    ((symbol-function 'read-multiple-choice)
+                     (lambda (&rest _)
+                       (sojourn-approval-announce second) ; as if it came just now
+                       (should (equal (sojourn-approval--on-screen) first))
+                       '(?y))))
+            (sojourn-chat-decide))
+          (should (string-search "(default 1  twins: demo_deploy {\"target\":\"one\"})" (car prompts)))
+          (tests-await "Deployed one.")
+          (tests-until (equal (sojourn-approval--on-screen) second))
+          (sojourn-approve second)
+          (tests-await "Deployed two.")
+          (tests-until (null (sojourn-approval--on-screen))))))))
+
 (ert-deftest a-call-is-answered-in-the-place-of-its-tool ()
   (tests-with-chat "answer"
     (sojourn-answer (tests-approval "deploy website") "I did it myself")
@@ -592,6 +617,11 @@
         (tests-answer 'agent/prompt '(:agentId "background" :content "deploy website" :wait :json-false))
         (tests-until (member "background asks for your approval (M-x sojourn-decide)" tests-notified))
         (should (string-match-p "\\` Soj\\[.*[0-9]!\\]" sojourn-mode-line-string))
+        (let ((sojourn--agents (copy-hash-table sojourn--agents)) (before sojourn-mode-line-string))
+          (puthash "a-child" '(:agentId "a-child" :approvals 1 :state "waiting" :updatedAt "2"
+                               :parent (:agentId "background"))
+                   sojourn--agents)
+          (should (equal (concat (sojourn-mode-line--text)) before)))
         (tests-until (cl-find "background" (sojourn-approvals) :test #'equal
                               :key (lambda (approval) (plist-get approval :agentId))))
         (sojourn-approve (cl-find "background" (sojourn-approvals) :test #'equal
@@ -628,7 +658,7 @@
         (forward-line 1)
         (with-current-buffer (sojourn-chat-buffer "selected")
           (sojourn-chat-say "selected" "what is selected")
-          (tests-await (concat "You have selected: " file ", line 3, column 0\nSelected, lines 2 to 3:\ntwo\n")))
+          (tests-await (concat "You have selected: " file ", line 3, column 0\nSelected, lines 2 to 2:\ntwo\n")))
         (kill-buffer))
       (delete-file file))))
 
@@ -726,5 +756,44 @@
         (tests-until warned))
       (should (equal (car (tests-tool "emacs_diagnostics" :path file))
                      (format "%s:2: error: No two" file))))))
+
+;;; Unsaved files
+
+(ert-deftest the-daemons-own-tools-see-and-change-what-is-not-saved ()
+  (with-current-buffer (tests-chat "unsaved" :approvals '(:* "allow"))
+    (tests-with-file file "alpha\nbeta\n"
+      (let ((chat (current-buffer)))
+        (with-current-buffer (find-file-noselect file)
+          (goto-char (point-min))
+          (insert "mine 𝒳\n")
+          (narrow-to-region (point-min) (point))
+          (with-current-buffer chat
+            (tests-say (concat "read " file))
+            (tests-await "It says: mine 𝒳\nalpha\nbeta")
+            (tests-say (format "replace in %s 𝒳 𝒴 and\nmore" file))
+            (tests-await "It says: Edited"))
+          (widen)
+          (should (equal (buffer-string) "mine 𝒴 and\nmore\nalpha\nbeta\n"))
+          (should (buffer-modified-p))
+          (should (equal (tests-disk file) "alpha\nbeta\n"))
+          (let ((last-command nil)) (undo))
+          (should (equal (buffer-string) "mine 𝒳\nalpha\nbeta\n"))
+          ;; While the request is under way, the user types.
+          (let* ((buffer (current-buffer))
+                 (sojourn-edit-function (lambda (params)
+                                          (with-current-buffer buffer
+                                            (goto-char (point-max))
+                                            (insert "typed\n"))
+                                          (sojourn-documents-edit params))))
+            (with-current-buffer chat
+              (tests-say (format "replace in %s mine yours" file))
+              (tests-await "the user has changed it meanwhile")))
+          (should (equal (buffer-string) "mine 𝒳\nalpha\nbeta\ntyped\n"))
+          (let ((inhibit-message t)) (save-buffer))
+          (should-not sojourn-documents--told)
+          (with-current-buffer chat
+            (tests-say (format "replace in %s mine ours" file))
+            (tests-until (= (tests-count "It says: Edited") 2)))
+          (should (equal (tests-disk file) "ours 𝒳\nalpha\nbeta\ntyped\n")))))))
 
 ;;; sojourn-tests.el ends here
