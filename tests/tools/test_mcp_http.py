@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -96,3 +100,90 @@ async def test_a_variable_that_cannot_be_a_header_is_named_and_not_shown(
     assert "the variable 'WEB_TOKEN' holds characters that a header cannot have" in problem.message
     assert "sesame" not in problem.message.replace("\n", "")
     await servers.aclose()
+
+
+class Odd(BaseHTTPRequestHandler):
+    """A server whose tools answer as no server should. `/json` and `/sse` say how it answers."""
+
+    protocol_version = "HTTP/1.1"
+    BODIES = {  # noqa: RUF012
+        "deep": '{"content": [], "structuredContent": {"a": ' + "[" * 5000 + "]" * 5000 + "}}",
+        "garbage": '{"content": no',
+        "huge": '{"content": [{"type": "text", "text": "' + "x" * 17 * 1024 * 1024 + '"}]}',
+        "echo": '{"content": [{"type": "text", "text": "hi"}]}',
+    }
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        self._send(405, "text/plain", "")
+
+    def do_DELETE(self) -> None:
+        self._send(405, "text/plain", "")
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if "id" not in message:
+            self._send(202, "text/plain", "")
+            return
+        result = self._result(message["method"], message.get("params", {}))
+        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(message["id"])}, "result": {result}}}'
+        if self.path == "/sse":
+            self._send(200, "text/event-stream", f"event: message\ndata: {body}\n\n")
+        else:
+            self._send(200, "application/json", body)
+
+    def _result(self, method: str, params: dict[str, object]) -> str:
+        if method == "initialize":
+            info = {"name": "odd", "version": "1"}
+            return json.dumps(
+                {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
+            )
+        if method == "tools/list":
+            return json.dumps({"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in self.BODIES]})
+        return self.BODIES[str(params["name"])]
+
+    def _send(self, status: int, kind: str, body: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(OSError):  # it was hung up on
+            self.wfile.write(body.encode())
+
+
+@pytest.fixture(scope="module")
+def odd() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Odd)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("how", ["json", "sse"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("deep", "'web' answered with an error: Failed to parse"),
+        ("garbage", "'web' answered with an error: Failed to parse"),
+        ("huge", "'web' was lost during the call, which may have taken effect"),
+    ],
+)
+async def test_an_answer_over_http_that_cannot_be_read_is_an_error_of_its_call_at_once(
+    odd: str, how: str, name: str, said: str, tmp_path: Path
+) -> None:
+    bench = Bench(McpServers({"web": McpServer(url=f"{odd}/{how}", call_timeout_s=60)}), tmp_path)
+    try:
+        began = time.monotonic()
+        output = await bench.call(f"web__{name}")
+        assert output.is_error
+        assert said in text_of(output.content)
+        assert time.monotonic() - began < 15
+        output = await bench.call("web__echo")  # the next call finds it as before
+        assert text_of(output.content) == "hi"
+    finally:
+        await bench.servers.aclose()

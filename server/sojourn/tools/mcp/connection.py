@@ -107,10 +107,14 @@ class Connection:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
+        from ._http import bound
+
         assert self._server.url is not None
         patience = httpx2.Timeout(self._server.start_timeout_s, read=self._server.call_timeout_s)
         async with (
-            httpx2.AsyncClient(headers=_headers(self._server), timeout=patience) as http,
+            httpx2.AsyncClient(
+                headers=_headers(self._server), timeout=patience, event_hooks={"response": [bound]}
+            ) as http,
             streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
             yield streams
