@@ -120,3 +120,11 @@ def test_a_fault_names_its_place_and_shows_little_of_what_is_long() -> None:
     assert found is not None
     assert (found.place, found.path, len(found.why)) == ("a.0", "$.a[0]", 500)
     assert isinstance(found, Fault)
+
+
+def test_of_a_long_value_the_end_of_the_message_is_shown_too() -> None:
+    found = fault("x" * 40_000, {"type": "string", "maxLength": 30_000})
+    assert found is not None
+    assert len(found.why) == 500
+    assert found.why.startswith("'xxx")
+    assert found.why.endswith("x' is too long")

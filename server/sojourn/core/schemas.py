@@ -57,7 +57,7 @@ def check(schema: Mapping[str, Any]) -> None:
     meta = _bounded(kind)(kind.META_SCHEMA, registry=_no_registry(), format_checker=kind.FORMAT_CHECKER)
     error = _within_bounds(lambda: next(iter(meta.iter_errors(schema)), None), MAX_CHECK_STEPS)
     if error is not None:
-        raise SchemaFault(error.message[:_MOST_SHOWN], ".".join(str(step) for step in error.absolute_path))
+        raise SchemaFault(_shown(error.message), ".".join(str(step) for step in error.absolute_path))
 
 
 def fault(value: Json, schema: Mapping[str, Any], *, best: bool = False) -> Fault | None:
@@ -77,7 +77,15 @@ def fault(value: Json, schema: Mapping[str, Any], *, best: bool = False) -> Faul
     if error is None:
         return None
     place = ".".join(str(step) for step in error.absolute_path)
-    return Fault(place, error.json_path, error.message[:_MOST_SHOWN])
+    return Fault(place, error.json_path, _shown(error.message))
+
+
+def _shown(message: str) -> str:
+    """A message, short enough. It begins with the value, and says at its end what is wrong with that."""
+    if len(message) <= _MOST_SHOWN:
+        return message
+    end = _MOST_SHOWN // 2
+    return f"{message[: _MOST_SHOWN - end - 3]} … {message[-end:]}"
 
 
 class _Exhausted(Exception):
