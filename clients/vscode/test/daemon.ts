@@ -20,6 +20,10 @@ rules:
         - {name: vscode_apply_edit, arguments: {path: "notes.txt", oldText: "two", newText: "TWO"}}
   - when: {user: '(?i)^mend'}
     reply: {calls: [{name: edit, arguments: {path: "poem.txt", old_text: "rose", new_text: "ROSE"}}]}
+  - when: {user: '(?i)^replace (?P<old>\\w+) (?P<new>\\w+)', turn: 1}
+    reply: {calls: [{name: edit, arguments: {path: "draft.txt", old_text: "{old}", new_text: "{new}"}}]}
+  - when: {user: '(?i)^peruse', turn: 1}
+    reply: {calls: [{name: read, arguments: {path: "draft.txt"}}]}
   - when: {user: '(?i)^look'}
     reply:
       calls:
@@ -41,7 +45,7 @@ rules:
     reply: {text: "You said: {user}"}
 `;
 
-const COMMAND = JSON.parse(process.env.SOJOURN_TEST_COMMAND ?? '["sojourn"]') as string[];
+const COMMAND = JSON.parse(process.env.SOJOURN_TEST_COMMAND ?? '["python3", "-m", "sojourn"]') as string[];
 
 export class Daemon {
   readonly root = mkdtempSync(join(tmpdir().length > 40 ? "/tmp" : tmpdir(), "sj-"));
@@ -99,7 +103,7 @@ export class Daemon {
 /** Waits until something is so. The limit is the test's own fault, not a time that anything takes. */
 export async function until(what: string, so: () => unknown, limitMs = 45_000): Promise<void> {
   const end = Date.now() + limitMs;
-  while (!so()) {
+  while (!(await so())) {
     if (Date.now() > end) throw new Error(`It never came to this: ${what}`);
     await pause(10);
   }

@@ -109,6 +109,30 @@ test("an edit asks by a notification with its diff, keeps what is unsaved, and c
   assert.equal(document.getText(), "one\ntwo\nthree, unsaved\n");
 });
 
+test("the daemon's own tools see and change what is not saved", LIMIT, async () => {
+  const file = join(daemon.folder, "draft.txt");
+  writeFileSync(file, "one\ntwo\n");
+  const document = await workspace.openTextDocument(fake.Uri.file(file));
+  document.type("𝒳 mine\ntwo\n");
+  await parts.link.call<Agent>("agent/create", { agentId: "drafts", config: { tools: ["read", "edit"], approvals: { "*": "allow" }, cwd: daemon.folder } });
+  const ask = async (content: string): Promise<string> =>
+    (await parts.link.call<{ output: string }>("agent/prompt", { agentId: "drafts", content })).output;
+  await until("it is told", async () => (await ask("peruse it")).includes("𝒳 mine\ntwo"));
+  assert.match(await ask("replace mine ours"), /Edited/);
+  assert.equal(document.getText(), "𝒳 ours\ntwo\n");
+  assert.equal(readFileSync(file, "utf8"), "one\ntwo\n");
+  document.undo();
+  await until("it is told", async () => (await ask("peruse it")).includes("𝒳 mine"));
+  const range = { start: { line: 0, character: 0 }, end: { line: 0, character: 0 } };
+  const change = { textDocument: { uri: document.uri.toString(), version: document.version }, edits: [{ range, newText: "late " }] };
+  document.type("𝒳 mine, and more\n");
+  assert.deepEqual(await parts.documents.apply({ edit: { documentChanges: [change] } }), { applied: false, failureReason: "the user has changed it meanwhile" });
+  assert.equal(document.getText(), "𝒳 mine, and more\n");
+  await document.save();
+  assert.match(await ask("replace mine theirs"), /Edited/);
+  assert.equal(readFileSync(file, "utf8"), "𝒳 theirs, and more\n");
+});
+
 test("an edit by a tool of the daemon shows its change, in the chat and as a diff of the editor", LIMIT, async () => {
   const file = join(daemon.folder, "poem.txt");
   writeFileSync(file, "a rose\nis a flower\n");

@@ -54,6 +54,7 @@ export const ViewColumn = { Beside: -2 };
 
 export class TextDocument {
   isDirty = false;
+  version = 1;
   languageId = "plaintext";
   private readonly history: string[] = [];
   constructor(readonly uri: Uri, private content: string) {}
@@ -72,10 +73,23 @@ export class TextDocument {
   }
   lineAt(line: number): { range: Range } { return { range: new Range(line, 0, line, (this.content.split("\n")[line] ?? "").length) }; }
   /** What typing does. */
-  type(text: string): void { this.history.push(this.content); this.content = text; this.isDirty = true; }
-  undo(): void { this.content = this.history.pop() ?? this.content; this.isDirty = true; }
-  async save(): Promise<boolean> { writeFileSync(this.uri.fsPath, this.content); this.isDirty = false; return true; }
+  type(text: string): void { this.history.push(this.content); this.become(text); }
+  undo(): void { this.become(this.history.pop() ?? this.content); }
+  async save(): Promise<boolean> {
+    writeFileSync(this.uri.fsPath, this.content);
+    this.isDirty = false;
+    events.saved.fire(this);
+    return true;
+  }
+  private become(text: string): void {
+    this.content = text;
+    this.isDirty = true;
+    this.version += 1;
+    events.changed.fire({ document: this });
+  }
 }
+
+const events = { changed: new EventEmitter<{ document: TextDocument }>(), saved: new EventEmitter<TextDocument>(), closed: new EventEmitter<TextDocument>() };
 
 export class WorkspaceEdit {
   readonly steps: { uri: Uri; range: Range | undefined; text: string }[] = [];
@@ -172,6 +186,7 @@ export const workspace = {
   textDocuments: [] as TextDocument[],
   getConfiguration: (section: string) => ({ get: (key: string, usual: unknown) => configuration[`${section}.${key}`] ?? usual }),
   onDidChangeConfiguration: new EventEmitter<unknown>().event,
+  onDidChangeTextDocument: events.changed.event, onDidSaveTextDocument: events.saved.event, onDidCloseTextDocument: events.closed.event,
   registerTextDocumentContentProvider: (scheme: string, provider: { provideTextDocumentContent(uri: Uri): string }) => {
     virtual.set(scheme, provider);
     return { dispose() {} };

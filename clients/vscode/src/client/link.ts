@@ -117,6 +117,11 @@ export class Link {
     }
   }
 
+  /** Sends a notification, when there is a connection. */
+  tell(method: string, params: object): void {
+    if (this.state.kind === "up") this.session?.tell(method, params);
+  }
+
   private up(): Promise<Session> {
     if (this.session && this.state.kind === "up") return Promise.resolve(this.session);
     if (this.state.kind === "failed" || this.state.kind === "away") return Promise.reject(new NoDaemon(this.state.reason));
@@ -246,6 +251,10 @@ export class Session {
     }
   }
 
+  tell(method: string, params: object): void {
+    void this.connection.sendNotification(method, params).catch(() => undefined); // A stream that is gone; its end is told.
+  }
+
   end(): void {
     this.child.stdin?.end();
     this.child.kill();
@@ -258,7 +267,10 @@ export class Session {
     try {
       const answer = await this.send<{ serverInfo: Hello["serverInfo"]; capabilities: { experimental: { sojourn: Omit<Hello, "serverInfo"> } } }>(
         "initialize",
-        { processId: process.pid, rootUri: options.rootUri ?? null, capabilities: { experimental: { sojourn: ours } } },
+        {
+          processId: process.pid, clientInfo: { name: "VS Code" }, rootUri: options.rootUri ?? null,
+          capabilities: { workspace: { applyEdit: true, workspaceEdit: { documentChanges: true } }, experimental: { sojourn: ours } },
+        },
       );
       await this.connection.sendNotification("initialized", {});
       return { serverInfo: answer.serverInfo, ...answer.capabilities.experimental.sojourn };

@@ -137,3 +137,10 @@ export const MUTATING = new Set([
 ]);
 
 export const ERRORS = { alreadyDecided: -31004, agentBusy: -31005, nothingToResume: -31006, seqAhead: -31016, alreadyExists: -31024 };
+
+interface Place { line: number; character: number }
+
+/** `workspace/applyEdit`, as far as the daemon uses it. */
+export interface ApplyEdit {
+  edit: { documentChanges?: { textDocument: { uri: string; version: number }; edits: { range: { start: Place; end: Place }; newText: string }[] }[] };
+}

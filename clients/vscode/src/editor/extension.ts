@@ -7,13 +7,14 @@ import { busy, name, needs, Roster, standing } from "../client/roster";
 import { Approvals, PROPOSED } from "./approvals";
 import { Chats, settle, why, type Chat } from "./chats";
 import { bufferOf, fileAt, selectionOf, type Enclosure } from "./context";
+import { Documents } from "./documents";
 import { health } from "./health";
 import { StatusBar, tell } from "./notices";
 import { clientId, root, settings } from "./settings";
 import { ToolHost } from "./toolhost";
 import { AgentTree, type Node } from "./tree";
 
-export interface Parts { link: Link; roster: Roster; desk: Desk; chats: Chats; approvals: Approvals; tree: AgentTree }
+export interface Parts { link: Link; roster: Roster; desk: Desk; chats: Chats; approvals: Approvals; tree: AgentTree; documents: Documents }
 
 export function activate(context: vscode.ExtensionContext): Parts {
   const log = vscode.window.createOutputChannel("Sojourn");
@@ -22,8 +23,10 @@ export function activate(context: vscode.ExtensionContext): Parts {
   const desk = new Desk(link);
   const approvals = new Approvals(desk, roster);
   const tools = new ToolHost(link, log);
+  const documents = new Documents(link);
   const chats = new Chats({ link, roster, approvals, tools, extension: context.extensionUri });
   const tree = new AgentTree(link, roster, desk);
+  const parts = { link, roster, desk, chats, approvals, tree, documents };
   const view = vscode.window.createTreeView("sojourn.agents", { treeDataProvider: tree });
   const bar = new StatusBar(link, roster, desk, (count) => {
     view.badge = count ? { value: count, tooltip: `${count} need you` } : undefined;
@@ -34,15 +37,15 @@ export function activate(context: vscode.ExtensionContext): Parts {
     if (state.kind === "failed") void offerHelp(state.reason);
   });
   context.subscriptions.push(
-    log, view, bar.item, { dispose: () => chats.dispose() }, { dispose: () => link.close() },
+    log, view, bar.item, documents, { dispose: () => chats.dispose() }, { dispose: () => link.close() },
     vscode.window.registerWebviewPanelSerializer("sojourn.chat", chats),
     vscode.workspace.registerTextDocumentContentProvider(PROPOSED, approvals),
     vscode.languages.registerCodeLensProvider({ language: "json", scheme: "untitled" }, approvals),
     vscode.workspace.onDidChangeConfiguration((event) => { if (event.affectsConfiguration("sojourn.command")) link.restart(options(log)); }),
-    ...commands({ link, roster, desk, chats, approvals, tree }, log),
+    ...commands(parts, log),
   );
   link.start();
-  return { link, roster, desk, chats, approvals, tree };
+  return parts;
 }
 
 export function deactivate(): void {
