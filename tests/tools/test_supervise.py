@@ -195,6 +195,18 @@ def test_what_a_full_disk_does_not_take_is_counted_and_missing(tmp_path: Path) -
     assert nowhere.total == 100_000
 
 
+def test_output_that_a_full_disk_did_not_take_is_told_to_be_missing_and_what_came_after_it_is_shown(
+    tmp_path: Path,
+) -> None:
+    for offset, data in ((0, b"begin\n"), (6, b""), (5_000, b""), (9_000, b"more\n"), (9_005, b"")):
+        (tmp_path / f"out-{offset:015}").write_bytes(data)
+    assert jobs.read(tmp_path, 6, 99) == jobs.Piece(9_000, b"more\n")
+    assert jobs.clipped(tmp_path, Clip()) == "begin\n\n[... 8994 bytes left out, 9005 in all ...]\nmore\n"
+    (tmp_path / "out-000000000012000").touch()
+    assert jobs.read(tmp_path, 9_005, 99) == jobs.Piece(9_005, b"")
+    assert jobs.clipped(tmp_path, Clip()).startswith("begin\n\n[... 11994 bytes left out, 12000 in all ...]")
+
+
 def test_an_end_is_written_down_once_the_disk_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, waits = tmp_path / "result.new", []
     full.symlink_to("/dev/full")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -50,6 +50,8 @@ class Control:
         """Whether recovery is at work: what its commits wake waits until it is done."""
         self._woken: set[str] = set()
         self._waiters: defaultdict[str, list[asyncio.Future[RunOutcome | None]]] = defaultdict(list)
+        self._hasty: set[asyncio.Future[RunOutcome | None]] = set()
+        """Those of the waiters that want to hear when a pass is left as it is, since the disk said no."""
         self._places = asyncio.Semaphore(rt.limits.max_active_runs)
 
     # -- what others ask for --------------------------------------------------------------------------------------
@@ -228,8 +230,17 @@ class Control:
             self.wake(agent_id)
 
     async def stop(self, agent_id: str) -> dict[str, Any]:
-        """Stops the agent's run and its descendants' (innermost first); answers when they have stopped."""
-        run_id = await self._rt.write("stop", lambda ledger: _ask_to_stop(ledger, agent_id))
+        """Stops the agent's run and its descendants' (innermost first); answers when they have stopped.
+
+        Raises `StorageError` when that cannot be written; what is at work is ended all the same: it may be what fills
+        the disk.
+        """
+        family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
+        try:
+            run_id = await self._rt.write("stop", lambda ledger: _ask_to_stop(ledger, agent_id))
+        except StorageError:
+            await self._halt((*family, agent_id))
+            raise
         family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
         below = [one for one in family if await self._stop_one(one)]
         stopped = await self._stop_one(agent_id)
@@ -238,11 +249,24 @@ class Control:
         answer: dict[str, Any] = {"stopped": stopped or bool(below)}
         return answer if run_id is None else {**answer, "runId": run_id}
 
-    async def wait_until_over(self, agent_id: str, run_id: str | None = None) -> RunOutcome:
-        """The outcome of a run's last pass, as soon as no pass of it is open. Raises `RunNotFound`."""
+    async def _halt(self, agent_ids: Sequence[str]) -> None:
+        """Ends what passes have at work; their runs stay as they are on disk."""
+        passes = [live for one in agent_ids if (live := self._rt.live.get(one)) is not None]
+        for live in passes:
+            live.ask_to_stop()
+        if tasks := {live.task for live in passes if live.task is not None}:
+            await asyncio.wait(tasks, timeout=STOP_S)
+
+    async def wait_until_over(self, agent_id: str, run_id: str | None = None, *, hasty: bool = False) -> RunOutcome:
+        """The outcome of a run's last pass, as soon as no pass of it is open.
+
+        Raises `RunNotFound`, and with `hasty` `StorageError` when the pass is left as it is, since the disk said no.
+        """
         while True:
             future: asyncio.Future[RunOutcome | None] = asyncio.get_running_loop().create_future()
             self._waiters[agent_id].append(future)
+            if hasty:
+                self._hasty.add(future)
             try:
                 live = self._rt.live.get(agent_id)
                 if live is None or live.run_id != run_id:  # else it is known to be under way
@@ -253,6 +277,7 @@ class Control:
                 if told is not None and told.run_id == run_id:
                     return told
             finally:
+                self._hasty.discard(future)
                 waiting = self._waiters.get(agent_id, [])
                 if future in waiting:
                     waiting.remove(future)
@@ -281,6 +306,15 @@ class Control:
         for future in self._waiters.pop(agent_id, []):
             if not future.done():
                 future.set_result(outcome)
+
+    def _broke(self, p: Pass, error: StorageError) -> None:
+        """A pass is left as it is on disk: whoever cannot wait until the disk has room again hears of it."""
+        text = (
+            f"The run {p.run_id!r} has come to a halt. {error.message} When it can, 'agent/resume' carries the run on."
+        )
+        for future in self._waiters.get(p.agent_id, []):
+            if future in self._hasty and not future.done():
+                future.set_exception(StorageError(text))
 
     def arrived(self, agent_id: str) -> None:
         """Something reached the inbox of an agent: it may start a pass (D10)."""
@@ -444,6 +478,8 @@ class Control:
                 self._rt.feed.nest(p.agent_id, ())
             if self._drivers.get(p.agent_id) is asyncio.current_task():
                 del self._drivers[p.agent_id]
+            if isinstance(p.broken, StorageError):
+                self._broke(p, p.broken)
         if isinstance(p.todo, Wait) and p.nudged:
             await self._revive(p.agent_id)
 

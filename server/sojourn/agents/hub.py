@@ -410,7 +410,7 @@ class Hub:
             return accepted
         try:
             if accepted.run_id is not None:
-                outcome = await self._control.wait_until_over(agent_id, accepted.run_id)
+                outcome = await self._control.wait_until_over(agent_id, accepted.run_id, hasty=True)
             else:
                 outcome = await self._control.wait_for_item(agent_id, accepted.item_id or "")
         except asyncio.CancelledError:
@@ -432,7 +432,7 @@ class Hub:
 
     async def wait(self, agent_id: str, run_id: str | None) -> RunOutcome:
         """`agent/wait`."""
-        return await self._control.wait_until_over(agent_id, run_id)
+        return await self._control.wait_until_over(agent_id, run_id, hasty=True)
 
     # -- inbox, jobs and approvals ------------------------------------------------------------------------------------
 

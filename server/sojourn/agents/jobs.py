@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from sojourn.core.agent import AgentConfig, Caller, Job, Origin
-from sojourn.core.errors import Aborted, JobNotFound, LimitReached, SojournError
+from sojourn.core.errors import Aborted, JobNotFound, LimitReached, SojournError, StorageError
 from sojourn.core.values import clean
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, CallRecord, JobRecord
@@ -247,11 +247,18 @@ class Jobs:
     # -- stopping ---------------------------------------------------------------------------------------------------
 
     async def stop(self, caller: Caller, job_id: str) -> dict[str, Any]:
-        """`job/stop`: ends a job; answers it when it has ended, or when that takes longer than its grace."""
+        """`job/stop`: ends a job; answers it when it has ended, or when that takes longer than its grace.
+
+        Raises `StorageError` when that cannot be written; the job is ended all the same: it may be what fills the disk.
+        """
         await self._row(job_id)
         over = self._running.get(job_id)
         by = caller.client_id or "anonymous"
-        self.end(await self._rt.write("jobStop", lambda ledger: _mark(ledger, [job_id], by)))
+        try:
+            self.end(await self._rt.write("jobStop", lambda ledger: _mark(ledger, [job_id], by)))
+        except StorageError:
+            self.end([job_id] if over is not None else [])
+            raise
         if over is not None:
             try:
                 async with asyncio.timeout(_STOP_S):

@@ -51,6 +51,7 @@ async def drive(rt: Runtime, p: Pass) -> None:
                     return
     except StorageError as error:
         log.error("The run %s of %s is left as it is on disk: %s", p.run_id, p.agent_id, error)
+        p.broken = error
         await leave_tools(p)
         rt.drop(p.agent_id)
     finally:

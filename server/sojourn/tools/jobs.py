@@ -147,7 +147,7 @@ def size(directory: Path) -> int:
 def read(directory: Path, offset: int, most: int) -> Piece:
     """At most `most` bytes of a job's output from `offset` on; what was not kept is skipped."""
     for start, length, path in _segments(directory):
-        if start + length <= offset:
+        if start + length <= offset or not length:  # an empty one: the disk took nothing
             continue
         begin = max(start, offset)
         try:
@@ -166,6 +166,7 @@ def clipped(directory: Path, clip: Clip) -> str:
         clip.skip(piece.offset - offset)
         clip.add(piece.data)
         offset = piece.offset + len(piece.data)
+    clip.skip(size(directory) - offset)
     return clip.text()
 
 
