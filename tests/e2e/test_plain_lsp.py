@@ -37,6 +37,8 @@ rules:
     reply: {text: "one two three", delay_ms: 300}
   - when: {user: '^(what is it)'}
     reply: {text: "You said: {1}"}
+  - when: {user: 'this problem: (what is it)'}
+    reply: {text: "Mended: {1}"}
   - when: {user: '^good day'}
     reply: {text: "Good day to you."}
 """
@@ -268,6 +270,42 @@ async def test_a_prompt_can_be_what_is_selected_in_an_open_file(opened: Any, tmp
     await editor.said("Good day to you.")
     await editor.do("sojourn.new", {"text": "what is it", "uri": (tmp_path / "f.txt").as_uri()})
     await editor.said("You said: what is it")
+
+
+async def test_code_actions_offer_what_makes_sense_at_a_place(opened: Any, tmp_path: Path) -> None:
+    editor = await opened()
+    file = tmp_path / "f.txt"
+    editor.open(file, "say this: good day")
+
+    async def offered(start: int, end: int, *problems: str, only: list[str] | None = None) -> dict[str, types.Command]:
+        span = types.Range(types.Position(0, start), types.Position(0, end))
+        found = [types.Diagnostic(span, message) for message in problems]
+        where = types.TextDocumentIdentifier(file.as_uri())
+        params = types.CodeActionParams(where, span, types.CodeActionContext(found, only))
+        return {one.title: one for one in await editor.client.text_document_code_action_async(params)}
+
+    async def choose(action: types.Command) -> None:
+        await editor.do(action.command, *(action.arguments or ()))
+
+    assert await offered(0, 0) == {}
+    assert await offered(10, 18, "odd", only=["source.organizeImports"]) == {}, "nothing is run on saving"
+    selected = await offered(10, 18)
+    assert list(selected) == ["Sojourn: prompt with the selection", "Sojourn: prompt a new agent with the selection"]
+    await choose(selected["Sojourn: prompt with the selection"])
+    await editor.said("Good day to you.")
+
+    await editor.do("sojourn.prompt", "write it")
+    await editor.said("It stays open")
+    waiting = await offered(0, 0)
+    assert list(waiting) == ["Sojourn: approve write new.txt", "Sojourn: deny write new.txt", "Sojourn: stop"]
+    await choose(waiting["Sojourn: approve write new.txt"])
+    await editor.said("Made 'new.txt'")
+
+    mending = await offered(0, 0, "what is it\n" + "x" * 100)
+    (title,) = mending
+    assert title == f"Sojourn: mend “what is it {'x' * 68}…”"
+    await choose(mending[title])
+    await editor.said("Mended: what is it")
 
 
 async def test_a_run_is_stopped_by_a_command_or_by_cancelling_its_progress(opened: Any) -> None:

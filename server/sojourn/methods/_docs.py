@@ -111,6 +111,8 @@ def _method(defs: Schema, method: Method) -> Schema:
         "params": _place(defs, method.params),
         "result": {"type": "null"} if method.result is None else _place(defs, method.result),
     }
+    if method.many:
+        said["result"] = {"type": "array", "items": said["result"]}
     if method.accepted is not None:
         said["accepted"] = _place(defs, method.accepted)
     return said

@@ -93,6 +93,8 @@ class Method:
     """What it answers instead of `result` when the request says `wait: false`."""
     heavy: bool = False
     """Whether its answers may be large: a connection has only a few of them at work at a time."""
+    many: bool = False
+    """Whether it answers a list of `result`."""
 
 
 METHODS: dict[str, Method] = {}
@@ -110,6 +112,7 @@ def method(
     ready: bool = True,
     inline: bool = False,
     heavy: bool = False,
+    many: bool = False,
 ) -> Callable[[Callable[[S, P], Awaitable[Any]]], Callable[[S, P], Awaitable[Any]]]:
     """Enters a handler into `METHODS` under its wire name. Its docstring becomes the method's documentation."""
 
@@ -118,7 +121,7 @@ def method(
             raise RuntimeError(f"The method {name!r} is defined twice.")
         doc = handler.__doc__ or ""
         METHODS[name] = Method(
-            name, params, result, handler, doc, ready=ready, inline=inline, accepted=accepted, heavy=heavy
+            name, params, result, handler, doc, ready=ready, inline=inline, accepted=accepted, heavy=heavy, many=many
         )
         return handler
 

@@ -189,6 +189,7 @@ class ServerCapabilities(Value):
     position_encoding: str = "utf-16"
     text_document_sync: TextDocumentSync = TextDocumentSync()
     execute_command_provider: ExecuteCommandOptions = ExecuteCommandOptions()
+    code_action_provider: bool = True
     experimental: ServerExperimental
 
 

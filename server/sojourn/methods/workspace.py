@@ -1,4 +1,5 @@
-"""`workspace/executeCommand`, for language clients without a plugin: what they can do besides reading answers.
+"""`workspace/executeCommand` and the code actions that call it, for language clients without a plugin: what they can do
+besides reading answers.
 
 The commands are advertised in `initialize`; what comes back is told by `window/showMessage`, asked by
 `window/showMessageRequest` and shown as `$/progress`.
@@ -13,7 +14,7 @@ from pydantic import Field
 from sojourn.core.values import Value
 
 from ._table import Params, Result, Session, method
-from .document import Span
+from .document import ClosedDocument, Span
 from .lifecycle import TOLERANT
 
 
@@ -51,6 +52,41 @@ class CommandAnswer(Result):
     approval_id: str | None = None
 
 
+class Problem(Value):
+    """One of LSP's diagnostics, as far as it is looked at."""
+
+    model_config = TOLERANT
+
+    message: str
+
+
+class CodeActionContext(Value):
+    """LSP's `CodeActionContext`, as far as it is looked at."""
+
+    model_config = TOLERANT
+
+    diagnostics: tuple[Problem, ...] = ()
+    only: tuple[str, ...] | None = None
+
+
+class CodeActionParams(Params):
+    """LSP's `CodeActionParams`."""
+
+    model_config = TOLERANT
+
+    text_document: ClosedDocument
+    range: Span
+    context: CodeActionContext = CodeActionContext()
+
+
+class EditorCommand(Value):
+    """LSP's `Command`: a title to choose it by, and what is then sent as `workspace/executeCommand`."""
+
+    title: str
+    command: str
+    arguments: tuple[dict[str, Any], ...] = ()
+
+
 class CancelProgressParams(Params):
     """LSP's `WorkDoneProgressCancelParams`."""
 
@@ -66,6 +102,10 @@ class CommandSession(Session, Protocol):
         """Does one of the commands."""
         ...
 
+    async def actions(self, params: CodeActionParams) -> list[EditorCommand]:
+        """What can be done at a place of an open file."""
+        ...
+
     async def cancel_progress(self, token: str | int) -> None:
         """Stops the run whose progress the client shows under this token."""
         ...
@@ -78,6 +118,16 @@ async def execute_command(session: CommandSession, params: CommandParams) -> Any
     Each takes a string, an object or nothing; the guide to plugins has them all.
     """
     return await session.execute(params.command, params.arguments or ())
+
+
+@method("textDocument/codeAction", params=CodeActionParams, result=EditorCommand, many=True)
+async def code_action(session: CommandSession, params: CodeActionParams) -> Any:
+    """The commands that make sense at a place of an open file, as code actions (LSP).
+
+    Prompting with what is selected or about a diagnostic, deciding what waits, stopping a run. None of them has a kind:
+    a client that asks for certain kinds only, as on saving, gets nothing.
+    """
+    return [] if params.context.only else await session.actions(params)
 
 
 @method("window/workDoneProgress/cancel", params=CancelProgressParams, result=None)

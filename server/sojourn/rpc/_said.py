@@ -7,8 +7,12 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from sojourn.methods.workspace import EditorCommand
+
 _MOST = 4_000
 """Characters of a question; what is cut is said."""
+_TITLE = 80
+"""Characters of what a title names."""
 
 
 class Progress:
@@ -73,6 +77,45 @@ def question(approval: dict[str, Any]) -> tuple[str, list[tuple[str, dict[str, A
         ("Deny", {"decision": "deny"}),
     ]
     return text, actions
+
+
+def selection_actions(place: dict[str, Any], selected: str | None) -> list[EditorCommand]:
+    """Prompting with what is selected, when something is."""
+    if not selected or not selected.strip():
+        return []
+    return [
+        EditorCommand(title=f"Sojourn: {title}", command=command, arguments=(place,))
+        for title, command in (
+            ("prompt with the selection", "sojourn.prompt"),
+            ("prompt a new agent with the selection", "sojourn.new"),
+        )
+    ]
+
+
+def problem_action(place: dict[str, Any], problem: str) -> EditorCommand:
+    """Having a diagnostic mended."""
+    asked = {"text": f"Please mend this problem: {problem}", **place}
+    return EditorCommand(title=f"Sojourn: mend “{_short(problem)}”", command="sojourn.prompt", arguments=(asked,))
+
+
+def decision_actions(approval: dict[str, Any]) -> list[EditorCommand]:
+    """Deciding about a call that waits."""
+    preview = approval.get("preview")
+    what = preview["path"] if preview else json.dumps(approval["args"], ensure_ascii=False)
+    name = _short(f"{approval['toolName']} {what}")
+    return [
+        EditorCommand(
+            title=f"Sojourn: {word} {name}",
+            command=f"sojourn.{word}",
+            arguments=({"approvalId": approval["approvalId"]},),
+        )
+        for word in ("approve", "deny")
+    ]
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _TITLE else f"{line[: _TITLE - 1]}…"
 
 
 def _doing(event: dict[str, Any]) -> str | None:

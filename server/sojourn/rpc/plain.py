@@ -21,9 +21,9 @@ from sojourn.core.messages import InputPart, ResourcePart, TextPart
 from sojourn.core.values import clean
 from sojourn.methods._parse import invalid_params
 from sojourn.methods.lifecycle import COMMANDS
-from sojourn.methods.workspace import CommandAnswer, CommandArguments
+from sojourn.methods.workspace import CodeActionParams, CommandAnswer, CommandArguments, EditorCommand
 
-from ._said import Progress, question, what_happened
+from ._said import Progress, decision_actions, problem_action, question, selection_actions, what_happened
 
 if TYPE_CHECKING:
     from .session import ClientSession
@@ -79,6 +79,22 @@ class PlainEditor:
             there = ", ".join(self._commands)
             raise InvalidParams(f"There is no command {command[:100]!r}; there are: {there}.", field="command")
         return await work(_read(command, arguments))
+
+    async def actions(self, params: CodeActionParams) -> list[EditorCommand]:
+        """The commands that make sense at a place of an open file."""
+        pointed = CommandArguments(uri=params.text_document.uri, range=params.range)
+        place = pointed.wire()
+        agent_id = self._agent_id or await self._found(state=None)
+        found = selection_actions(place, self._selected(pointed))
+        found += [problem_action(place, problem.message) for problem in params.context.diagnostics[:3]]
+        if agent_id is not None:
+            for approval in (await self._hub.approvals(agent_id))["approvals"]:
+                found += decision_actions(approval)
+        if agent_id is not None and (await self._hub.get_agent(agent_id))["state"] in ("running", "waiting"):
+            found.append(
+                EditorCommand(title="Sojourn: stop", command="sojourn.stop", arguments=({"agentId": agent_id},))
+            )
+        return found
 
     async def cancel_progress(self, token: str | int) -> None:
         """Stops the run whose progress is shown under this token."""

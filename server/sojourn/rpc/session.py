@@ -13,6 +13,7 @@ from sojourn.core.documents import path_of
 from sojourn.core.errors import ProtocolVersion, Unauthorized
 from sojourn.methods._table import Mutating, Params
 from sojourn.methods.lifecycle import InitializeParams, InitializeResult
+from sojourn.methods.workspace import CodeActionParams, EditorCommand
 
 from .framing import Framer, frame
 from .host import PROTOCOL_VERSION, Host
@@ -90,6 +91,11 @@ class ClientSession:
         """Does one of the commands of `workspace/executeCommand`."""
         self.plain = self.plain or PlainEditor(self)
         return await self.plain.execute(command, arguments)
+
+    async def actions(self, params: CodeActionParams) -> list[EditorCommand]:
+        """What can be done at a place of an open file."""
+        self.plain = self.plain or PlainEditor(self)
+        return await self.plain.actions(params)
 
     async def cancel_progress(self, token: str | int) -> None:
         """Stops the run whose progress is shown under this token."""
