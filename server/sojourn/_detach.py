@@ -6,6 +6,7 @@ and stderr; how it came up travels through a pipe to the process that waits.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -31,7 +32,8 @@ class Ready:
 
     def _tell(self, data: bytes) -> None:
         if self._fd is not None:
-            os.write(self._fd, data)
+            with contextlib.suppress(BrokenPipeError):  # whoever waited has gone; the daemon is there for others
+                os.write(self._fd, data)
             os.close(self._fd)
             self._fd = None
 

@@ -72,7 +72,7 @@ def run(options: ServeOptions) -> int:
     ready = Ready()
     try:
         state_dir = _state_dir(options)
-        lock = StateLock(state_dir)  # noqa: F841 - held until the process is gone, however it goes
+        lock = _lock(state_dir)  # noqa: F841 - held until the process is gone, however it goes
         config = _config(options)
         if options.detach:
             detached = detach(state_dir / "daemon.log")
@@ -124,7 +124,7 @@ class _Daemon:
 
     async def serve(self, ends: Stdio | None) -> int:
         """Serves until told to end; the exit code."""
-        from sojourn.core.errors import SojournError
+        from sojourn.core.errors import SojournError, StorageError
         from sojourn.rpc.listen import CannotListen
 
         try:
@@ -133,9 +133,11 @@ class _Daemon:
                 return await (self._serve_stdio(host, ends) if ends else self._serve_sockets(host))
         except (CannotListen, SojournError, ExceptionGroup) as error:
             reason = _only(error)
-            if isinstance(reason, (CannotListen, SojournError)):
-                raise CannotStart(str(reason)) from None
-            raise
+            if not isinstance(reason, (CannotListen, SojournError)):
+                raise
+            if isinstance(reason, StorageError):
+                raise CannotStart(_about_the_store(reason, self._state_dir)) from None
+            raise CannotStart(str(reason)) from None
 
     def end(self, why: str, *, within_s: float | None = END_S) -> None:
         """Begins the end. Within `within_s` seconds the process is gone, whatever is in the way."""
@@ -262,11 +264,33 @@ def _state_dir(options: ServeOptions) -> Path:
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, "it cannot be written to")
     except OSError as error:
-        raise CannotStart(
-            f"The state directory {str(directory)!r} cannot be used: {error.strerror}; "
-            "--state-dir or $SOJOURN_STATE_DIR names another one."
-        ) from None
+        raise _unusable(directory, error) from None
     return directory
+
+
+def _lock(directory: Path) -> StateLock:
+    try:
+        return StateLock(directory)
+    except OSError as error:
+        raise _unusable(directory, error) from None
+
+
+def _unusable(directory: Path, error: OSError) -> CannotStart:
+    what = f" ({Path(error.filename).name!r})" if error.filename and Path(error.filename) != directory else ""
+    return CannotStart(
+        f"The state directory {str(directory)!r} cannot be used: {error.strerror}{what}; "
+        "--state-dir or $SOJOURN_STATE_DIR names another one."
+    )
+
+
+def _about_the_store(error: Exception, state_dir: Path) -> str:
+    """What a start says that the store ended: with the place, and what to do."""
+    from sojourn.store.migrations import DAMAGED
+    from sojourn.store.sqlite import FILE_NAME
+
+    if str(state_dir) in str(error):
+        return str(error)
+    return f"{str(error).rstrip('.')} ({str(state_dir / FILE_NAME)!r}); if it is damaged, {DAMAGED}."
 
 
 def _config(options: ServeOptions) -> Config:
@@ -356,12 +380,18 @@ def _settle() -> None:
 def _tell(state_dir: Path, what: dict[str, Any]) -> None:
     """Writes `daemon.json`, for clients of another version and for people; nobody decides anything by it."""
     fresh = state_dir / "daemon.json.new"
-    fresh.write_bytes(orjson.dumps(what) + b"\n")
-    fresh.replace(state_dir / "daemon.json")
+    try:
+        fresh.write_bytes(orjson.dumps(what) + b"\n")
+        fresh.replace(state_dir / "daemon.json")
+    except OSError as error:
+        log.warning("Where the daemon listens cannot be written down (%s).", error)
 
 
 def _forget(state_dir: Path) -> None:
-    (state_dir / "daemon.json").unlink(missing_ok=True)
+    try:
+        (state_dir / "daemon.json").unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("What was written down of the daemon stays (%s).", error)
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:

@@ -187,6 +187,26 @@ def test_a_state_directory_that_cannot_be_one_is_refused_by_name(make_daemon: Ma
     assert "Traceback" not in refused.stderr
 
 
+def test_a_lock_that_cannot_be_made_is_refused_by_name(make_daemon: Make) -> None:
+    daemon = make_daemon()
+    (daemon.state_dir / "daemon.lock").mkdir(parents=True)
+    refused = daemon.run("serve")
+    assert refused.returncode == 1
+    assert "cannot be used: Is a directory ('daemon.lock'); --state-dir" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_note_that_cannot_be_written_or_removed_is_no_hindrance(make_daemon: Make) -> None:
+    daemon = make_daemon()
+    (daemon.state_dir / "daemon.json").mkdir(parents=True)
+    daemon.start()
+    with Wire.unix(daemon.socket) as wire:
+        wire.initialize()
+        assert wire.call("server/status")["state"] == "ready"
+    assert daemon.stop() == 0
+    assert "Traceback" not in daemon.log.read_text()
+
+
 def test_proxies_in_the_environment_do_not_break_the_start(make_daemon: Make) -> None:
     proxy = "socks5://127.0.0.1:9"
     names = ("ALL_PROXY", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")

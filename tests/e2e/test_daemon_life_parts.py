@@ -45,6 +45,12 @@ def test_who_waits_is_told_once_how_it_went() -> None:
         assert pipe.read() == b"ready"
 
 
+def test_a_daemon_whose_starter_has_gone_goes_on() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    Ready(writing).ok()
+
+
 def test_in_the_foreground_a_failure_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     ready = Ready()
     ready.failed("No.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -209,9 +210,20 @@ async def test_a_disk_that_fills_up_costs_the_step_under_way_and_nothing_earlier
 
 async def test_a_store_cannot_be_made_on_a_full_disk(tiny_disk: Path) -> None:
     (tiny_disk / "ballast").write_bytes(b"b" * (2 * 1024 * 1024 - 4096))
-    with pytest.raises(StorageError, match="--state-dir or SOJOURN_STATE_DIR"):
+    with pytest.raises(StorageError, match=r"is full .*; make room on it, or .* --state-dir or SOJOURN_STATE_DIR"):
         await SqliteStore.open(tiny_disk / "state")
     (tiny_disk / "ballast").unlink()
     store = await SqliteStore.open(tiny_disk / "state")
     await store.write(lambda tx: tx.insert(message(1)))
     await store.aclose()
+
+
+async def test_a_store_cannot_be_opened_on_a_disk_that_is_full(tiny_disk: Path) -> None:
+    await (await SqliteStore.open(tiny_disk / "state")).aclose()
+    with contextlib.suppress(OSError), (tiny_disk / "ballast").open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(b"b" * 4096)
+    with pytest.raises(StorageError, match=r"is full .*; make room on it"):
+        await SqliteStore.open(tiny_disk / "state")
+    (tiny_disk / "ballast").unlink()
+    await (await SqliteStore.open(tiny_disk / "state")).aclose()

@@ -222,3 +222,80 @@ def test_eight_processes_open_one_fresh_store_at_once(tmp_path: Path) -> None:
     ids = done.stdout.split()
     assert len(ids) == 8
     assert len(set(ids)) == 1
+
+
+# -- remains of a database --------------------------------------------------------------------------------------------
+
+
+def killed(directory: Path) -> Path:
+    """A database whose process was killed: all that it holds is in its log, as with every small one."""
+    script = (
+        "import asyncio, os, sys\nfrom pathlib import Path\nfrom store_rows import event\n"
+        "from sojourn.store.sqlite import SqliteStore\n"
+        "async def main():\n"
+        "    store = await SqliteStore.open(Path(sys.argv[1]))\n"
+        "    await store.write(lambda tx: tx.insert(event(1)))\n"
+        "    os._exit(0)\n"
+        "asyncio.run(main())\n"
+    )
+    tests = str(Path(__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": tests}
+    subprocess.run([sys.executable, "-c", script, str(directory)], check=True, env=env, timeout=60)
+    assert (directory / "sojourn.db-wal").stat().st_size > 0
+    return directory / "sojourn.db"
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir() if not file.name.endswith("-shm")}
+
+
+@pytest.mark.parametrize("empty", [False, True], ids=["gone", "empty"])
+async def test_a_log_without_its_database_is_left_as_it_is(tmp_path: Path, empty: bool) -> None:
+    path = killed(tmp_path)
+    whole = path.read_bytes()
+    path.unlink()
+    if empty:
+        path.touch()
+    before = contents(tmp_path)
+    with pytest.raises(StorageError, match=r"'sojourn\.db-wal' beside it holds what was written to it last; put"):
+        await SqliteStore.open(tmp_path)
+    assert contents(tmp_path) == before
+    path.write_bytes(whole)
+    store = await SqliteStore.open(tmp_path)
+    assert await store.read(lambda tx: tx.count(EventRecord)) == 1
+    await store.aclose()
+
+
+@pytest.mark.parametrize("size", [1, 99, 1_000, 8_191])
+async def test_the_beginning_of_a_database_is_not_taken_for_a_fresh_one(tmp_path: Path, size: int) -> None:
+    await (await SqliteStore.open(tmp_path)).aclose()
+    path = tmp_path / "sojourn.db"
+    path.write_bytes(path.read_bytes()[:size])
+    before = contents(tmp_path)
+    with pytest.raises(StorageError, match=r"(has only \d+ bytes of a database|is damaged|is not a Sojourn database)"):
+        await SqliteStore.open(tmp_path)
+    assert contents(tmp_path) == before
+
+
+async def test_a_damaged_database_is_said_to_be_damaged_and_left_as_it_is(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path)
+    await store.write(lambda tx: tx.insert(event(1)))
+    await store.aclose()
+    path = tmp_path / "sojourn.db"
+    path.write_bytes(path.read_bytes()[: 8_192 * 4])
+    before = contents(tmp_path)
+    with pytest.raises(StorageError, match=r"is damaged .*; put a copy from before in its place, or move it away"):
+        await SqliteStore.open(tmp_path)
+    assert contents(tmp_path)["sojourn.db"] == before["sojourn.db"]
+
+
+@pytest.mark.parametrize("version", [-1, 99])
+async def test_a_version_that_nobody_here_knows_is_left_as_it_is(tmp_path: Path, version: int) -> None:
+    await (await SqliteStore.open(tmp_path)).aclose()
+    path = tmp_path / "sojourn.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {version}")
+    before = contents(tmp_path)
+    with pytest.raises(StorageError, match=rf"is of version {version} and this Sojourn reads up to version \d+"):
+        await SqliteStore.open(tmp_path)
+    assert contents(tmp_path) == before

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from shutil import disk_usage
 from typing import Literal
 from uuid import uuid4
 
@@ -30,6 +31,9 @@ BUSY_TIMEOUT_S = 10.0
 WAL_KEPT_BYTES = 4 * 1024 * 1024
 """To what the write-ahead log is cut once it is written back."""
 
+DAMAGED = "put a copy from before in its place, or move it away with the files beside it whose names begin with its own"
+"""What to do about a file that is damaged."""
+_NO_ROOM = 64 * 1024
 _SETTING = "name another directory with --state-dir or SOJOURN_STATE_DIR"
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -60,6 +64,7 @@ def open_writer(path: Path, durability: Durability, scripts: Sequence[Script] | 
     """
     scripts = load_scripts() if scripts is None else scripts
     try:
+        _refuse_remains(path)
         _make_private_directory(path.parent)
         _make_private_file(path)
         return _patiently_open(path, durability, scripts)
@@ -107,13 +112,34 @@ def _patiently_open(path: Path, durability: Durability, scripts: Sequence[Script
         time.sleep(0.01)
 
 
+def _refuse_remains(path: Path) -> None:
+    # SQLite deletes the log of a database that is empty, and with it all that was not written back yet. The log first:
+    # whoever makes a fresh database has written its first page before there is a log.
+    log = path.with_name(f"{path.name}-wal")
+    if _size(log) and not _size(path):
+        raise StorageError(
+            f"{str(path)!r} is missing or empty, but {log.name!r} beside it holds what was written to it last; put the "
+            f"database back beside it, move both away, or {_SETTING}."
+        )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
 def _refuse_strangers(db: sqlite3.Connection, path: Path, newest: int) -> None:
     with _transaction(db, "DEFERRED"):
         version, application = _pragma(db, "user_version"), _pragma(db, "application_id")
         tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        size = 0 if _pragma(db, "page_count") else _size(path)
+    if size:
+        raise StorageError(f"{str(path)!r} has only {size} bytes of a database; move it away, or {_SETTING}.")
     if application != APPLICATION_ID and (tables or version):
         raise StorageError(f"{str(path)!r} is a database, but not one of Sojourn; {_SETTING}.")
-    if version > newest:
+    if not 0 <= version <= newest:
         raise StorageError(
             f"{str(path)!r} is of version {version} and this Sojourn reads up to version {newest}; "
             f"use the newer Sojourn that wrote it, or {_SETTING}."
@@ -214,9 +240,21 @@ def _make_private_file(path: Path) -> None:
 
 
 def _why_not(path: Path, error: sqlite3.Error) -> str:
-    if primary_code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+    if primary_code(error) == sqlite3.SQLITE_NOTADB:
         return f"{str(path)!r} is not a Sojourn database ({error}); move it away, or {_SETTING}."
+    if primary_code(error) == sqlite3.SQLITE_CORRUPT:
+        return f"{str(path)!r} is damaged ({error}); {DAMAGED}, or {_SETTING}."
+    if _is_full(path.parent, error):
+        return f"The disk of {str(path.parent)!r} is full ({error}); make room on it, or {_SETTING}."
     return (
         f"The database {str(path)!r} cannot be opened for writing ({error}); its directory must be writable and on a "
         f"local file system: {_SETTING}."
     )
+
+
+def _is_full(directory: Path, error: sqlite3.Error) -> bool:
+    """Whether the disk is: SQLite says so of the file itself, but not of the memory that it shares through another."""
+    code = primary_code(error)
+    with suppress(OSError):
+        return code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and disk_usage(directory).free < _NO_ROOM)
+    return code == sqlite3.SQLITE_FULL
