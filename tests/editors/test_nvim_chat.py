@@ -286,3 +286,17 @@ def test_the_input_keeps_its_height_when_a_window_below_is_closed(world: World) 
     nvim.keys("q")
     nvim.wait("vim.fn.bufwinid('sojourn://$') == -1")
     nvim.wait(f"(function() {height} end)() == given", given=before)
+
+
+@pytest.mark.parametrize("layout", ["vsplit", "float"])
+def test_the_cursor_goes_from_the_input_to_the_chat_and_back(world: World, layout: str) -> None:
+    world[1].lua("require('sojourn').setup({ layout = given })", layout)
+    try:
+        nvim = new(world, f"moving-{layout}")
+        nvim.keys("<C-w>k")
+        nvim.wait("vim.bo.filetype == 'sojourn'")
+        nvim.keys("<C-w>j")
+        nvim.wait("vim.bo.filetype == 'sojourn-input'")
+        nvim.command("Sojourn close")
+    finally:
+        world[1].lua("require('sojourn').setup({})")

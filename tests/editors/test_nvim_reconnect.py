@@ -48,15 +48,21 @@ def told(daemon: DaemonProcess, agent_id: str) -> tuple[int, list[str]]:
     return seq, texts
 
 
+def chatting(make_daemon: Make, make_nvim: MakeNvim, agent_id: str, prompt: str) -> tuple[DaemonProcess, Nvim]:
+    """A daemon, and an editor at it whose new agent was just prompted."""
+    daemon = make_daemon(script=SCRIPT).start()
+    nvim = make_nvim(daemon)
+    nvim.command(f"Sojourn new {agent_id}")
+    nvim.wait("vim.b.sojourn_agent == given", given=agent_id)
+    nvim.command("wincmd t")
+    nvim.command(f"Sojourn prompt {prompt}")
+    return daemon, nvim
+
+
 def test_a_killed_daemon_is_started_again_and_the_paused_conversation_goes_on(
     make_daemon: Make, make_nvim: MakeNvim
 ) -> None:
-    daemon = make_daemon(script=SCRIPT).start()
-    nvim = make_nvim(daemon)
-    nvim.command("Sojourn new guide")
-    nvim.wait("vim.b.sojourn_agent == 'guide'")
-    nvim.command("wincmd t")
-    nvim.command("Sojourn prompt build it")
+    daemon, nvim = chatting(make_daemon, make_nvim, "guide", "build it")
     nvim.wait_chat("guide", "pending msg-2-call-1")
     before = nvim.wait_chat("guide", "waits for your approval")
     instance = nvim.lua("return require('sojourn.client').server.instance_id")
@@ -87,11 +93,7 @@ def test_a_killed_daemon_is_started_again_and_the_paused_conversation_goes_on(
 
 
 def test_a_daemon_killed_while_it_streams_leaves_no_half_answer(make_daemon: Make, make_nvim: MakeNvim) -> None:
-    daemon = make_daemon(script=SCRIPT).start()
-    nvim = make_nvim(daemon)
-    nvim.command("Sojourn new counter")
-    nvim.wait("vim.b.sojourn_agent == 'counter'")
-    nvim.command("Sojourn prompt count")
+    daemon, nvim = chatting(make_daemon, make_nvim, "counter", "count")
     nvim.wait_chat("counter", "three")
     daemon.kill9()
     chat = nvim.wait_chat("counter", "— interrupted", timeout_s=40)
@@ -103,11 +105,7 @@ def test_a_daemon_killed_while_it_streams_leaves_no_half_answer(make_daemon: Mak
 
 
 def test_a_lost_connection_in_the_middle_of_an_answer_leaves_no_trace(make_daemon: Make, make_nvim: MakeNvim) -> None:
-    daemon = make_daemon(script=SCRIPT).start()
-    nvim = make_nvim(daemon)
-    nvim.command("Sojourn new counter")
-    nvim.wait("vim.b.sojourn_agent == 'counter'")
-    nvim.command("Sojourn prompt count")
+    _, nvim = chatting(make_daemon, make_nvim, "counter", "count")
     nvim.wait_chat("counter", "two")
     # The bridge dies, daemon and editor live on.
     nvim.lua("""
@@ -119,12 +117,7 @@ def test_a_lost_connection_in_the_middle_of_an_answer_leaves_no_trace(make_daemo
 
 
 def test_a_killed_editor_comes_back_to_the_same_conversation(make_daemon: Make, make_nvim: MakeNvim) -> None:
-    daemon = make_daemon(script=SCRIPT).start()
-    nvim = make_nvim(daemon)
-    nvim.command("Sojourn new guide")
-    nvim.wait("vim.b.sojourn_agent == 'guide'")
-    nvim.command("wincmd t")
-    nvim.command("Sojourn prompt build it")
+    daemon, nvim = chatting(make_daemon, make_nvim, "guide", "build it")
     nvim.wait_chat("guide", "pending msg-2-call-1")
     before = nvim.wait_chat("guide", "waits for your approval")
     nvim.kill9()
@@ -138,11 +131,7 @@ def test_a_killed_editor_comes_back_to_the_same_conversation(make_daemon: Make, 
 
 
 def test_a_conversation_in_another_store_replaces_what_was_drawn(make_daemon: Make, make_nvim: MakeNvim) -> None:
-    daemon = make_daemon(script=SCRIPT).start()
-    nvim = make_nvim(daemon)
-    nvim.command("Sojourn new guide")
-    nvim.wait("vim.b.sojourn_agent == 'guide'")
-    nvim.command("Sojourn prompt hello")
+    daemon, nvim = chatting(make_daemon, make_nvim, "guide", "hello")
     nvim.wait_chat("guide", "You said: hello")
     nvim.command("Sojourn disconnect")
     daemon.kill9()
@@ -159,11 +148,7 @@ def test_a_conversation_in_another_store_replaces_what_was_drawn(make_daemon: Ma
 
 
 def test_replaced_messages_are_read_anew(make_daemon: Make, make_nvim: MakeNvim) -> None:
-    daemon = make_daemon(script=SCRIPT).start()
-    nvim = make_nvim(daemon)
-    nvim.command("Sojourn new guide")
-    nvim.wait("vim.b.sojourn_agent == 'guide'")
-    nvim.command("Sojourn prompt hello")
+    daemon, nvim = chatting(make_daemon, make_nvim, "guide", "hello")
     nvim.wait_chat("guide", "You said: hello")
     with closing(Wire.unix(daemon.socket)) as wire:
         wire.initialize("other")

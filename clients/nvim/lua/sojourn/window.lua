@@ -263,6 +263,9 @@ function M.chat_keys(chat)
       vim.cmd.startinsert()
     end, "type a prompt")
   end
+  map(buf, "n", "<C-w>j", function()
+    M.to_input(chat)
+  end, "to the input, also where it floats")
   map(buf, "n", "]]", function()
     vim.fn.search([[^\%(│ \)*## ]], "W")
   end, "next message")
@@ -288,6 +291,9 @@ function M.input_keys(chat)
   end
   map(chat.input, "n", "<CR>", send, "send")
   map(chat.input, { "n", "i" }, "<C-s>", send, "send")
+  map(chat.input, "n", "<C-w>k", function()
+    vim.api.nvim_set_current_win(window_here(chat.buf) or 0)
+  end, "to the chat, also where it floats")
   map(chat.input, "n", "g?", M.show_help, "show the keys")
 end
 
