@@ -20,7 +20,7 @@ demo: .venv/ready  ## The main job, offline: kill the daemon in the middle, lose
 	@$(BIN)/sojourn demo
 
 test: .venv/ready  ## All tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready  ## What CI runs: format, lint, types, import contracts, docs, tests with coverage
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ./scripts/check

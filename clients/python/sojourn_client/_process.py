@@ -71,7 +71,7 @@ class DaemonProcess:
         """Everything that all its lives wrote to stderr."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def start(self, *, timeout_s: float = 20, wait: bool = True) -> Self:
+    def start(self, *, timeout_s: float = 60, wait: bool = True) -> Self:
         """Starts it and waits until it answers. Raises `RuntimeError` with its stderr when it does not."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own command
@@ -86,7 +86,7 @@ class DaemonProcess:
             self.wait_ready(timeout_s=timeout_s)
         return self
 
-    def wait_ready(self, *, timeout_s: float = 20) -> None:
+    def wait_ready(self, *, timeout_s: float = 60) -> None:
         """Returns when somebody listens on the socket."""
         deadline = time.monotonic() + timeout_s
         while not self.answers():
