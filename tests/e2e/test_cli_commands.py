@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.main
 from cli_running import Cli
 
+from sojourn.cli._commands import command_line
+from sojourn.cli._meant import MEANT
 from sojourn_client.testing import DaemonProcess
 
 CONFIG = """
@@ -159,11 +163,15 @@ def test_ps_shows_what_each_agent_waits_for(cli: Cli) -> None:
     assert {agent["agentId"] for agent in cli.json("ps")} >= {"psbuild", "psdeploy"}
 
 
-def test_ps_tells_agents_apart_by_their_title_or_where_they_were_made(
+def test_ps_tells_agents_apart_by_their_title_or_what_was_said_or_where_they_were_made(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made = cli("prompt", "hello", "--new").err.split()[2]
+    assert _last_cell(cli, made) == "hello"
+    cli("prompt", "what time is it,\nplease?", "--agent", made)
+    assert _last_cell(cli, made) == "what time is it, please?"
+    cli("call", "agent/replaceMessages", json.dumps({"agentId": made, "messages": []}))
     assert _last_cell(cli, made)[:20] == str(tmp_path)[:20]
     cli("call", "agent/update", json.dumps({"agentId": made, "title": "Greeter"}))
     assert _last_cell(cli, made) == "Greeter"
@@ -385,6 +393,24 @@ def test_wrong_usage_exits_with_two(cli: Cli, arguments: list[str]) -> None:
     done = cli(*arguments)
     assert (done.code, done.out) == (2, "")
     assert done.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("status", "sojourn ps"), ("logs", "daemon.log"), ("restart", "sojourn shutdown"), ("deny", "--deny")],
+)
+def test_a_word_of_other_programs_is_answered_with_ours(cli: Cli, typed: str, meant: str) -> None:
+    done = cli(typed)
+    assert (done.code, done.out) == (2, "")
+    assert meant in " ".join(done.err.split())
+
+
+def test_no_hint_stands_in_the_way_of_a_command() -> None:
+    known = typer.main.get_command(command_line()).commands  # type: ignore[attr-defined]
+    assert not MEANT.keys() & known.keys()
+    for hint in MEANT.values():
+        for command in re.findall(r"`sojourn ([a-z]+)", hint):
+            assert command in known
 
 
 def test_the_version_is_told(cli: Cli) -> None:

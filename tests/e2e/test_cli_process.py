@@ -56,6 +56,13 @@ def test_a_prompt_starts_the_daemon_and_leaves_it_running(make_daemon: Make) -> 
     assert not daemon.answers()
 
 
+def test_a_shutdown_does_not_wait_for_a_parent_that_takes_no_notice(make_daemon: Make) -> None:
+    daemon = make_daemon().start()  # our child, whose end nobody here has asked about: its id stays taken
+    ended = daemon.run("shutdown")
+    assert (ended.returncode, ended.stderr) == (0, "The daemon has ended.\n")
+    os.kill(daemon.pid, 0)
+
+
 def test_a_daemon_that_cannot_start_is_said_with_its_own_words(make_daemon: Make) -> None:
     done = make_daemon(config="[nonsense]\n").run("prompt", "hello")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Stand-ins for the packages of `sojourn[local]`, at the process border: a server of a model that only echoes.
+"""Stand-ins for the packages of a local model, at the process border: a server of a model that only echoes.
 
 What it is asked for is what the real one is (the key, a chat completions stream); how it is asked to fail stands in the
 prompt: `die` ends its process in the middle of an answer, once.

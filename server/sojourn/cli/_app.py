@@ -46,7 +46,7 @@ OF_REASON = {"done": Exit.DONE, "paused": Exit.PAUSED}
 """A pass's `reason` as an exit code; every other reason is `FAILED`."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON value a line, for scripts.")]
-AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id.")]
+AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id, or the beginning of it.")]
 
 _PLACES = {
     "config": Annotated[

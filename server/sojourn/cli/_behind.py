@@ -1,11 +1,11 @@
-"""Whether the daemon that runs is behind its files (config, hooks, scripts) and the environment it read."""
+"""Whether the daemon that runs is behind its files (config, hooks, scripts), its packages and its environment."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,12 @@ UNKNOWN = "The running daemon read its config when it started; after a change: "
 """What to say beside the daemon's word that it knows no such model or preset."""
 
 
-async def differences(daemon: Client, config: Config, *, uptime_s: float, pid: int | None) -> list[str]:
-    """What this command would have the daemon start with, and the running one has not; a sentence each."""
-    found = list(_files(config, time.time() - uptime_s))
+async def differences(daemon: Client, config: Config, *, started: float, pid: int | None) -> list[str]:
+    """What this command would have the daemon start with, and the running one has not; a sentence each.
+
+    `started`: when that was, in seconds since the epoch.
+    """
+    found = [*_files(config, started), *_packages(config, started)]
     theirs = (await daemon.call("model/list"))["models"]
     found += _models(config, {model["name"] for model in theirs}, [m["name"] for m in theirs if m["default"]])
     if pid is not None and (environment := _environment(pid)) is not None:
@@ -37,6 +40,16 @@ def _files(config: Config, started: float) -> Iterator[str]:
         with contextlib.suppress(OSError):  # one that is gone is told of where it is checked
             if file.stat().st_mtime > started:
                 yield f"{file}{what} was changed after the daemon started"
+
+
+def _packages(config: Config, started: float) -> Iterator[str]:
+    asked = (("sojourn.tools", config.tools.packages), ("sojourn.hooks", config.hooks.packages))
+    points = [point for group, wanted in asked if wanted for point in entry_points(group=group)]
+    packages = {point.dist.name: point.dist for point in points if point.dist is not None}
+    for name, package in sorted(packages.items()):
+        written = [Path(str(file.locate())) for file in package.files or () if file.name == "RECORD"]
+        if any(file.exists() and file.stat().st_mtime > started for file in written):
+            yield f"the package {name} was installed after the daemon started"
 
 
 def _models(config: Config, theirs: set[str], default: list[str]) -> Iterator[str]:

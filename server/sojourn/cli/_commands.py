@@ -9,11 +9,13 @@ import typer
 
 from sojourn import __version__
 
+from ._meant import Commands
+
 MODULES = {
     "serve": ("serve", "connect", "shutdown", "pid", "socket"),
     "prompt": ("prompt", "resume", "create"),
     "attach": ("attach",),
-    "agents": ("ps", "stop", "events"),
+    "agents": ("ps", "stop", "delete", "events"),
     "inbox": ("inbox",),
     "jobs": ("jobs",),
     "approvals": ("approvals", "approve", "rules"),
@@ -29,6 +31,7 @@ def command_line(first: str | None = None) -> typer.Typer:
     """The whole command line; only the module of the command `first` where there is such a command."""
     app = typer.Typer(
         name="sojourn",
+        cls=Commands,
         help="A daemon for LLM agents. `sojourn prompt TEXT` is the quickest way in.",
         no_args_is_help=True,
         add_completion=False,

@@ -19,6 +19,10 @@ Output for people is short, and coloured on a terminal; with `--json` a command 
 progress go to stderr. `prompt`, `resume`, `create`, `attach`, `connect` and the Python client start a daemon where none
 runs; the others say that there is none.
 
+The beginning of an id is enough for an agent, a job or an open approval where only one begins so. `prompt --agent`
+makes an agent of the name that it is given, unless that is the beginning of an id which the daemon has made (`agent-`
+and four digits or more).
+
 | exit code | meaning |
 |---|---|
 | 0 | done |

@@ -45,20 +45,18 @@ def console(*, stderr: bool = False, file: TextIO | None = None) -> Console:
     return made
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout: a drawn one on a terminal, tab-separated lines elsewhere."""
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, cut_last: bool = False) -> None:
+    """A table on stdout: a drawn one on a terminal, tab-separated lines elsewhere.
+
+    Of a drawn one the first column is whole, others are folded, and the last may be cut instead.
+    """
     if not sys.stdout.isatty():
         for row in rows:
             print("\t".join(one_line(cell, 10_000) for cell in row))
         return
-    from rich.table import Table
+    from ._table import draw
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        drawn.add_column(heading, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(printable(cell) for cell in row))
-    console().print(drawn)
+    draw(console(), headings, [[printable(cell) for cell in row] for row in rows], cut_last=cut_last)
 
 
 def printable(text: str) -> str:
@@ -85,6 +83,11 @@ def ago(at: str) -> str:
         if seconds >= size:
             return f"{seconds // size} {word}{'s' if word == 'day' and seconds >= 2 * size else ''} ago"
     return "just now"
+
+
+def count(number: int, word: str) -> str:
+    """`1 agent`, `2 agents`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def decided(decision: dict[str, Any]) -> str:

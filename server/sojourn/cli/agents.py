@@ -1,4 +1,4 @@
-"""`ps`, `stop`, `events`: what agents there are, ending a run, and what happened."""
+"""`ps`, `stop`, `delete`, `events`: what agents there are, ending a run or an agent, and what happened."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import typer
 from sojourn_client.client import Client
 
 from ._app import AgentArgument, Exit, JsonFlag, Options, client, command, say
-from ._show import PROMPT_LABEL, ago, json_line, one_line, table
+from ._named import agent_named, agents
+from ._show import PROMPT_LABEL, ago, count, json_line, one_line, table, text_of
 from ._view import View
 
 _PAGE = 1000
-_FEW, _ASKED = 3, 20
+_FEW, _ASKED, _LATEST = 3, 20, 20
 
 
 def register(app: typer.Typer) -> None:
     """Enters the commands."""
     command(app)(ps)
     command(app)(stop)
+    command(app)(delete)
     command(app)(events)
 
 
@@ -31,31 +33,50 @@ async def ps(
     all: Annotated[bool, typer.Option("--all", "-a", help="Children, too.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """The agents, newest activity first, and what each waits for."""
+    """The agents, newest activity first, what each waits for, and its title or what was last said to it."""
     async with client(options) as daemon:
-        agents = [agent async for agent in _agents(daemon, children=all)]
-        calls = {} if json else await _calls(daemon, agents)
+        found = [agent async for agent in agents(daemon, children=all)]
+        calls = {} if json else await _calls(daemon, found)
+        said = {} if json else await _said(daemon, found)
     if json:
-        for agent in agents:
+        for agent in found:
             json_line(agent)
         return
-    if not agents:
+    if not found:
         say("No agents yet; `sojourn prompt TEXT` makes one.")
         return
     table(
-        ("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "TITLE OR PLACE"),
-        [_row(agent, calls) for agent in agents],
+        ("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "ABOUT"),
+        [_row(agent, calls, said) for agent in found],
+        cut_last=True,
     )
 
 
 async def stop(options: Options, agent: AgentArgument, *, json: JsonFlag = False) -> None:
     """Stops an agent's run, its tools and its children. What is finished is kept."""
     async with client(options) as daemon:
-        answer = await daemon.call("agent/stop", {"agentId": agent})
+        answer = await daemon.call("agent/stop", {"agentId": await agent_named(daemon, agent)})
     if json:
         json_line(answer)
     else:
         say("Stopped." if answer["stopped"] else "Nothing was running.")
+
+
+async def delete(
+    options: Options,
+    agent: AgentArgument,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also one that is at work; its run is stopped.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Deletes an agent and everything of it: what was said, its events, its inbox."""
+    async with client(options) as daemon:
+        agent = await agent_named(daemon, agent)
+        answer = await daemon.call("agent/delete", {"agentId": agent, "force": force})
+    if json:
+        json_line(answer)
+    else:
+        say(f"{agent} is deleted.")
 
 
 async def events(
@@ -73,6 +94,7 @@ async def events(
     """The events of an agent. They come from the store; with --follow live ones, too."""
     show = json_line if json else View(all_on_stdout=True).show_wire
     async with client(options) as daemon:
+        agent = await agent_named(daemon, agent)
         if not follow:
             await _stored(daemon, agent, after, limit, show)
             return None
@@ -107,20 +129,6 @@ async def _counted(stream: Any) -> Any:
         yield count, event
 
 
-async def _agents(daemon: Any, *, children: bool, parent: str | None = None) -> Any:
-    cursor = None
-    while True:
-        params = {"cursor": cursor, "parentAgentId": parent}
-        page = await daemon.call("agent/list", {key: value for key, value in params.items() if value is not None})
-        for agent in page["agents"]:
-            yield agent
-            if children:
-                async for child in _agents(daemon, children=True, parent=agent["agentId"]):
-                    yield child
-        if (cursor := page.get("nextCursor")) is None:
-            return
-
-
 async def _calls(daemon: Client, agents: list[dict[str, Any]]) -> dict[str, str]:
     """The ids of the pending calls of agents that have few."""
     few = [agent["agentId"] for agent in agents if 0 < agent["pendingCalls"] <= _FEW][:_ASKED]
@@ -132,20 +140,32 @@ async def _calls(daemon: Client, agents: list[dict[str, Any]]) -> dict[str, str]
     }
 
 
-def _row(agent: dict[str, Any], calls: dict[str, str]) -> tuple[str, ...]:
+async def _said(daemon: Client, agents: list[dict[str, Any]]) -> dict[str, str]:
+    """What was last said to the newest of the agents without a title."""
+    untitled = [agent["agentId"] for agent in agents if agent["messageCount"] and not agent.get("title")][:_ASKED]
+    params = {"order": "desc", "limit": _LATEST}
+    pages = await asyncio.gather(*(daemon.call("agent/messages", {"agentId": one, **params}) for one in untitled))
+    prompts = {
+        one: next((text_of(message["content"]) for message in page["messages"] if message["role"] == "user"), "")
+        for one, page in zip(untitled, pages, strict=True)
+    }
+    return {one: text for one, text in prompts.items() if text.strip()}
+
+
+def _row(agent: dict[str, Any], calls: dict[str, str], said: dict[str, str]) -> tuple[str, ...]:
     owed = [
-        f"{agent[key]} {word}{'' if agent[key] == 1 else 's'}"
-        + (calls.get(agent["agentId"], "") if key == "pendingCalls" else "")
+        count(agent[key], word) + (calls.get(agent["agentId"], "") if key == "pendingCalls" else "")
         for key, word in (("approvals", "approval"), ("pendingCalls", "pending call"), ("inbox", "unread item"))
         if agent[key]
     ]
     if not owed and "waitingFor" in agent:
         owed = [agent["waitingFor"]]
+    place = agent.get("labels", {}).get(PROMPT_LABEL, "")
     return (
         agent["agentId"],
         agent["state"],
         ", ".join(owed) or "-",
         str(agent["messageCount"]),
         ago(agent["updatedAt"]) if sys.stdout.isatty() else agent["updatedAt"],
-        one_line(agent.get("title") or agent.get("labels", {}).get(PROMPT_LABEL, ""), 60),
+        one_line(agent.get("title") or said.get(agent["agentId"]) or place, 200),
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ._app import AgentArgument, Exit, Failure, JsonFlag, Options, client, command, say
+from ._named import agent_named, approval_named
 from ._show import ago, arguments, decided, json_line, table
 
 
@@ -30,7 +31,8 @@ async def approvals(
 ) -> None:
     """The open approvals, oldest first. Those of all agents and their children, unless one is named."""
     async with client(options) as daemon:
-        found = (await daemon.call("approval/list", {} if agent is None else {"agentId": agent}))["approvals"]
+        named = {} if agent is None else {"agentId": await agent_named(daemon, agent)}
+        found = (await daemon.call("approval/list", named))["approvals"]
     if json:
         for approval in found:
             json_line(approval)
@@ -43,7 +45,7 @@ async def approvals(
 
 async def approve(
     options: Options,
-    approval: Annotated[str, typer.Argument(metavar="ID", help="The approval's id.")],
+    approval: Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")],
     *,
     deny: Annotated[bool, typer.Option("--deny", help="Deny instead; the model is told.")] = False,
     reason: Annotated[
@@ -74,8 +76,9 @@ async def approve(
         raise typer.BadParameter("--pattern is about a lasting approval: add --scope run or --scope agent.")
     decision = _decision(deny=deny, edit=edit, answer=answer, abort=abort)
     extra = {"reason": reason, "scope": scope, "pattern": pattern}
-    params = {"approvalId": approval, **decision, **{key: value for key, value in extra.items() if value is not None}}
+    params = {**decision, **{key: value for key, value in extra.items() if value is not None}}
     async with client(options) as daemon:
+        params["approvalId"] = await approval_named(daemon, approval)
         made = (await daemon.call("approval/decide", params))["approval"]
     if json:
         json_line(made)
@@ -96,6 +99,7 @@ async def rules(
 ) -> None:
     """The approval rules of an agent, lasting decisions among them; `--revoke` takes one back."""
     async with client(options) as daemon:
+        agent = await agent_named(daemon, agent)
         if revoke is not None:
             await daemon.call("approval/revoke", {"agentId": agent, "rule": revoke})
         found = (await daemon.call("approval/rules", {"agentId": agent}))["rules"]

@@ -15,6 +15,7 @@ from sojourn_client.events import AgentEvent, EventStream
 from ._app import AgentArgument, Options, client, command, say
 from ._desk import Desk
 from ._input import typed_lines
+from ._named import agent_named
 from ._show import clock, text_of
 from ._terminal import Composer, can_compose
 from ._view import View
@@ -42,9 +43,11 @@ async def attach(
     or Ctrl-C leaves; what runs goes on.
     """
     try:
-        async with client(options, start=True) as daemon, daemon.events(agent, after_seq=after) as events:
-            with Composer() if can_compose() else nullcontext() as composer:
-                await _Attached(daemon, events, composer).run()
+        async with client(options, start=True) as daemon:
+            agent = await agent_named(daemon, agent)
+            async with daemon.events(agent, after_seq=after) as events:
+                with Composer() if can_compose() else nullcontext() as composer:
+                    await _Attached(daemon, events, composer).run()
     except asyncio.CancelledError:
         say("Left; what runs goes on.")
 
@@ -124,7 +127,9 @@ class _Attached:
         word, _, rest = line.partition(" ")
         try:
             if word == "/stop":
-                await self._daemon.call("agent/stop", {"agentId": self._agent})
+                answer = await self._daemon.call("agent/stop", {"agentId": self._agent})
+                if not answer["stopped"]:
+                    self._view.note("Nothing was running.")
             elif word == "/resume":
                 await self._daemon.call("agent/resume", {"agentId": self._agent, "wait": False})
             elif word == "/say" and rest.strip():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,8 +21,8 @@ from sojourn_client._launch import Place
 
 from ._app import Exit, JsonFlag, Options, client, command
 from ._behind import RESTART, differences
-from ._peer import listener
-from ._show import console, json_line
+from ._peer import listener, written
+from ._show import console, count, json_line
 
 if TYPE_CHECKING:
     from sojourn.config import Config, McpServer
@@ -102,7 +104,7 @@ def _config(options: Options) -> Iterator[Finding | Config]:
 
 def _state(directory: Path) -> Iterator[Finding]:
     if not directory.exists():
-        yield Finding("state", True, f"{directory} is made at the first start")
+        yield _unmade(directory)
         return
     found = directory.stat()
     if found.st_uid != os.geteuid():
@@ -114,6 +116,16 @@ def _state(directory: Path) -> Iterator[Finding]:
     else:
         size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
         yield Finding("state", True, f"{directory} ({size / 1e6:.1f} MB)")
+
+
+def _unmade(directory: Path) -> Finding:
+    above = next(one for one in directory.parents if one.exists())
+    advice = "Name another one with --state-dir or $SOJOURN_STATE_DIR."
+    if not above.is_dir():
+        return Finding("state", False, f"{directory} cannot be made: {above} is no directory", advice)
+    if not os.access(above, os.W_OK | os.X_OK):
+        return Finding("state", False, f"{directory} cannot be made: {above} cannot be written to", advice)
+    return Finding("state", True, f"{directory} is made at the first start")
 
 
 def _socket(place: Place) -> Iterator[Finding]:
@@ -132,8 +144,9 @@ async def _daemon(options: Options, config: Config | None) -> list[Finding]:
         async with client(options, reconnect_s=0) as daemon:
             status = await daemon.call("server/status")
             if config is not None:
-                pid = listener(options.place)
-                behind = await differences(daemon, config, uptime_s=status["uptimeS"], pid=pid)
+                place = options.place
+                pid = listener(place)
+                behind = await differences(daemon, config, started=_started(place, pid, status), pid=pid)
     except DaemonNotRunning:
         return [Finding("daemon", True, "none runs; `sojourn prompt`, `attach` and `connect` start one")]
     except (RpcError, OSError) as error:
@@ -142,12 +155,23 @@ async def _daemon(options: Options, config: Config | None) -> list[Finding]:
     return [_life(options, status), *(Finding("daemon", False, one, RESTART) for one in behind)]
 
 
+def _started(place: Place, pid: int | None, status: dict[str, Any]) -> float:
+    """When the daemon started. `daemon.json`, where it is this one's, tells it however late its answer is read."""
+    if pid is not None and pid == written(place):
+        with contextlib.suppress(OSError):
+            return Path(place.state_dir, "daemon.json").stat().st_mtime
+    return time.time() - float(status["uptimeS"])
+
+
 def _life(options: Options, status: dict[str, Any]) -> Finding:
-    said = f"Sojourn {status['version']}, {status['agents']} agents, {status['activeRuns']} active runs"
+    counted = f"{count(status['agents'], 'agent')}, {count(status['activeRuns'], 'active run')}"
+    said = f"Sojourn {status['version']}, {counted}"
     if status["version"] != __version__:
         return Finding("daemon", False, said, "`sojourn shutdown`; the next command starts this version.")
     if status["state"] != "ready":
-        return Finding("daemon", False, f"{said}, {status['state']}", f"Its log says why: {options.place.state_dir}.")
+        return Finding(
+            "daemon", False, f"{said}, {status['state']}", f"Its log says why: {options.place.state_dir}/daemon.log."
+        )
     return Finding("daemon", True, said)
 
 
@@ -216,6 +240,8 @@ def _tools(config: Config) -> Iterator[Finding]:
     from sojourn.tools.processes import Surroundings
     from sojourn.tools.table import Toolbox
 
+    from ._presets import faults
+
     toolbox = Toolbox.standard(
         files=config.tools.files,
         demo=config.tools.demo,
@@ -227,6 +253,8 @@ def _tools(config: Config) -> Iterator[Finding]:
     for problem in toolbox.problems:
         advice = "Repair or uninstall that package, or set tools.packages = false."
         yield Finding("tools", False, f"{problem.source}: {problem.message}", advice)
+    for fault in faults(config, toolbox):
+        yield Finding("presets", False, fault, "Correct it in the config.")
 
 
 async def _mcp(config: Config) -> AsyncIterator[Finding]:
@@ -244,7 +272,7 @@ async def _mcp(config: Config) -> AsyncIterator[Finding]:
                 continue
             names, problems = await servers.trial(name)
             if names or not problems:
-                yield Finding("mcp", True, f"{name}: {len(names)} tools: {', '.join(names)}")
+                yield Finding("mcp", True, f"{name}: {count(len(names), 'tool')}: {', '.join(names)}")
             for problem in problems:
                 yield Finding("mcp", False, f"{name}: {problem.message}", _mcp_advice(server, bool(names)))
     finally:

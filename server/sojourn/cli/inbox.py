@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ._app import AgentArgument, JsonFlag, Options, client, command, say
+from ._named import agent_named
 from ._show import json_line, one_line, table, text_of
 
 CallArgument = Annotated[str, typer.Argument(metavar="CALL", help="The pending call's id.")]
@@ -60,17 +61,18 @@ async def reject(
 async def list_(options: Options, agent: AgentArgument, *, json: JsonFlag = False) -> None:
     """What the agent has not read yet."""
     async with client(options) as daemon:
-        items = (await daemon.call("inbox/list", {"agentId": agent}))["items"]
+        items = (await daemon.call("inbox/list", {"agentId": await agent_named(daemon, agent)}))["items"]
     if json:
         for item in items:
             json_line(item)
         return
     rows = [(item["itemId"], item["kind"], item.get("callId", "-"), item["at"], _said(item)) for item in items]
-    table(("ITEM", "KIND", "CALL", "AT", "SAYS"), rows)
+    table(("ITEM", "KIND", "CALL", "AT", "SAYS"), rows, cut_last=True)
 
 
 async def _send(options: Options, method: str, params: dict[str, Any], *, json: bool) -> None:
     async with client(options) as daemon:
+        params["agentId"] = await agent_named(daemon, params["agentId"])
         answer = await daemon.call(method, params)
         agent = await daemon.call("agent/get", {"agentId": params["agentId"]})
     if json:

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ._app import Exit, JsonFlag, Options, client, command, say
+from ._named import agent_named, job_named
 from ._show import ago, json_line, one_line, printable, table
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or the beginning of it.")]
 _FOLLOW_S = 0.3
 
 
@@ -35,12 +36,13 @@ async def list_(
 ) -> None:
     """The jobs that run, and those that ended last."""
     async with client(options) as daemon:
-        jobs = (await daemon.call("job/list", {} if agent is None else {"agentId": agent}))["jobs"]
+        named = {} if agent is None else {"agentId": await agent_named(daemon, agent)}
+        jobs = (await daemon.call("job/list", named))["jobs"]
     if json:
         for job in jobs:
             json_line(job)
     elif jobs:
-        table(("JOB", "STATE", "AGENT", "STARTED", "OUTPUT", "COMMAND"), [_row(job) for job in jobs])
+        table(("JOB", "STATE", "AGENT", "STARTED", "OUTPUT", "COMMAND"), [_row(job) for job in jobs], cut_last=True)
     else:
         say("No jobs; the tool `shell` starts one when it is asked to work in the background.")
 
@@ -55,6 +57,7 @@ async def output(
     """What a job has written so far; exit code 5 when it has failed."""
     offset, running = 0, True
     async with client(options) as daemon:
+        job = await job_named(daemon, job)
         try:
             while running:
                 piece = await daemon.call("job/output", {"jobId": job, "offset": offset})
@@ -76,7 +79,7 @@ async def output(
 async def stop(options: Options, job: JobArgument, *, json: JsonFlag = False) -> None:
     """Ends a job with all its processes. Its agent is told."""
     async with client(options) as daemon:
-        answer = await daemon.call("job/stop", {"jobId": job})
+        answer = await daemon.call("job/stop", {"jobId": (job := await job_named(daemon, job))})
     if json:
         json_line(answer)
     else:

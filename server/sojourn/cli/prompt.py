@@ -13,6 +13,7 @@ from sojourn_client import RpcError
 from sojourn_client.client import Client
 
 from ._app import OF_REASON, AgentArgument, Exit, JsonFlag, Options, client, command, say
+from ._named import agent_meant, agent_named, exists
 from ._pass import Pass
 from ._show import PROMPT_LABEL, json_line
 
@@ -91,7 +92,9 @@ async def resume(options: Options, agent: AgentArgument, *, no_wait: NoWaitFlag 
     An interrupted, stopped or paused run goes on, and what waits in the inbox is read. Ctrl-C stops the run.
     """
     async with client(options, start=True) as daemon:
-        return await _run(daemon, "agent/resume", {"agentId": agent}, json=json, no_wait=no_wait)
+        return await _run(
+            daemon, "agent/resume", {"agentId": await agent_named(daemon, agent)}, json=json, no_wait=no_wait
+        )
 
 
 async def create(
@@ -143,7 +146,7 @@ async def _run(daemon: Client, method: str, params: dict[str, Any], *, json: boo
 async def _agent(daemon: Client, agent: str | None, config: dict[str, Any], *, new: bool) -> tuple[str, bool]:
     """The agent that is meant, and whether it was made for this."""
     if agent is not None:
-        return await _named(daemon, agent, config, new=new)
+        return await _named(daemon, await agent_meant(daemon, agent), config, new=new)
     here = {PROMPT_LABEL: os.getcwd()}
     if not new and not config:
         page = await daemon.call("agent/list", {"labels": here, "state": "idle", "limit": 1})
@@ -155,7 +158,7 @@ async def _agent(daemon: Client, agent: str | None, config: dict[str, Any], *, n
 
 
 async def _named(daemon: Client, agent: str, config: dict[str, Any], *, new: bool) -> tuple[str, bool]:
-    if config and not new and await _exists(daemon, agent):
+    if config and not new and await exists(daemon, agent):
         raise typer.BadParameter(
             f"The agent {agent!r} is there already; --model, --preset and --tool are for a new one."
         )
@@ -165,16 +168,6 @@ async def _named(daemon: Client, agent: str, config: dict[str, Any], *, new: boo
         if error.kind != "alreadyExists" or new:
             raise
     return agent, False
-
-
-async def _exists(daemon: Client, agent: str) -> bool:
-    try:
-        await daemon.call("agent/get", {"agentId": agent})
-    except RpcError as error:
-        if error.kind == "agentNotFound":
-            return False
-        raise
-    return True
 
 
 async def _create(daemon: Client, params: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:

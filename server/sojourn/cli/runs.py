@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ._app import Failure, JsonFlag, Options, client, command, say
+from ._named import agent_named
 from ._show import json_line, table
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
@@ -45,6 +46,8 @@ async def list_(
     runs: list[dict[str, Any]] = []
     params = {key: value for key, value in {"agentId": agent, "state": state}.items() if value is not None}
     async with client(options) as daemon:
+        if agent is not None:
+            params["agentId"] = await agent_named(daemon, agent)
         cursor: dict[str, Any] = {}
         while True:
             page = await daemon.call("run/list", {**params, **cursor})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from typing import Annotated, Optional
 
 import typer
 
+from sojourn._living import lives
 from sojourn_client import ConnectionLost
 from sojourn_client._launch import Place
 
@@ -75,7 +75,7 @@ async def shutdown(
         with contextlib.suppress(ConnectionLost):  # It may be gone before its answer is here.
             await daemon.call("server/shutdown", {"mode": "now" if now else "drain"})
         await daemon.wait_lost()
-    while process is not None and _alive(process):  # noqa: ASYNC110 - another process's end is no event of this loop
+    while process is not None and lives(process):  # noqa: ASYNC110 - another process's end is no event of this loop
         await asyncio.sleep(0.02)
     say("The daemon has ended.")
 
@@ -100,13 +100,3 @@ def _running(place: Place) -> int | None:
     except OSError:
         return None
     return process if process == written(place) else None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

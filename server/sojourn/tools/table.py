@@ -124,6 +124,10 @@ class Toolbox:
                     source, f"Its entry point {point.name!r} cannot be used: {type(error).__name__}: {error}"
                 )
 
+    def toolsets(self) -> tuple[str, ...]:
+        """The names of the toolsets."""
+        return tuple(self._sets)
+
     def select(self, names: tuple[str, ...] | None) -> dict[str, Tool]:
         """The tools that a config names, by themselves or by their toolset: None = none, `*` = all.
 

@@ -1,0 +1,76 @@
+"""What `sojourn doctor` finds before it hurts: names in presets, packages that are new, a place that cannot be made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sojourn_client.testing import DaemonProcess
+
+Make = Callable[..., DaemonProcess]
+PRESETS = """
+[agents.careful]
+tools = ["files", "shell", "raed", "files__read", "git__*"]
+approvals = { "*" = "ask", "shel: rm *" = "deny", "shell: ls *" = "allow", "of_an_editor" = "ask", "demo_*" = "deny" }
+[agents.free]
+tools = ["*"]
+"""
+
+
+def findings(daemon: DaemonProcess, *options: str, **env: str) -> list[dict[str, object]]:
+    """What is not all right."""
+    done = daemon.run("doctor", "--json", *options, env=env)
+    return [found for found in map(json.loads, done.stdout.splitlines()) if not found["ok"]]
+
+
+def test_a_preset_that_names_a_tool_wrongly_is_told(make_daemon: Make) -> None:
+    assert [(found["check"], found["message"]) for found in findings(make_daemon(config=PRESETS))] == [
+        ("presets", "agents.careful.tools: there is no tool 'raed'; did you mean 'read'?"),
+        ("presets", "agents.careful.approvals: there is no tool 'shel'; did you mean 'shell'?"),
+    ]
+
+
+def test_a_package_that_was_installed_since_is_told(make_daemon: Make, tmp_path: Path) -> None:
+    daemon = make_daemon().start()
+    (tmp_path / "late_tools.py").write_text("TOOLS = []\n")
+    about = tmp_path / "late_tools-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: late-tools\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[sojourn.tools]\nlate = late_tools:TOOLS\n")
+    (about / "RECORD").write_text(f"late_tools.py,,\n{about.name}/RECORD,,\n{about.name}/METADATA,,\n")
+    (found,) = findings(daemon, PYTHONPATH=str(tmp_path))
+    assert found["message"] == "the package late-tools was installed after the daemon started"
+    assert "sojourn shutdown" in str(found["advice"])
+    daemon.stop()
+    with make_daemon() as anew:
+        assert findings(anew, PYTHONPATH=str(tmp_path)) == []
+
+
+def test_a_state_directory_that_cannot_be_made_is_told(make_daemon: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    daemon = make_daemon()
+    (found,) = findings(daemon, "--state-dir", str(tmp_path / "file" / "below"))
+    assert (found["check"], found["message"]) == (
+        "state",
+        f"{tmp_path}/file/below cannot be made: {tmp_path}/file is no directory",
+    )
+    assert findings(daemon, "--state-dir", str(tmp_path / "a" / "b")) == []
+
+
+def test_a_place_that_may_not_be_written_to_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sojourn.cli import doctor
+
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    found = doctor._unmade(tmp_path / "a" / "b")
+    assert (found.ok, f"{tmp_path} cannot be written to" in found.message) == (False, True)
+
+
+def test_a_key_that_is_missing_says_how_the_daemon_gets_it(make_daemon: Make) -> None:
+    config = '[models.m]\nbackend = "openai-chat"\nmodel = "m"\napi_key_env = "NO_SUCH_KEY"\n'
+    done = make_daemon(config=config).run("prompt", "hello", "--new", "--model", "m")
+    assert done.returncode == 5
+    assert "'NO_SUCH_KEY' holds no key" in done.stderr
+    assert "`sojourn shutdown`" in done.stderr
