@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { Conversation, type ToolItem } from "../src/client/conversation";
 import { applied, proposal } from "../src/client/edits";
 import type { Agent, Attached, Event } from "../src/client/protocol";
-import { standing } from "../src/client/roster";
+import { needs, standing } from "../src/client/roster";
 import { runTool, type EditorPort } from "../src/client/tools";
 import { el, textOf, type El } from "../src/webview/element";
 import { markdown } from "../src/webview/markdown";
@@ -146,9 +146,10 @@ test("a call of an editor's tool that cannot be done is a result with the reason
 test("an agent's standing is said in words", () => {
   const agent = { state: "idle", approvals: 0, pendingCalls: 0, inbox: 0 } as Agent;
   const cases: [Partial<Agent>, string][] = [
-    [{}, "idle"], [{ state: "waiting", waitingFor: "approval", approvals: 2 }, "waits for 2 approvals"],
+    [{}, "idle"], [{ state: "waiting", waitingFor: "approval" }, "waits for an approval of a child"], [{ state: "waiting", waitingFor: "approval", approvals: 2 }, "waits for 2 approvals"],
     [{ state: "waiting", waitingFor: "tool" }, "waits for the tool"], [{ state: "paused", pendingCalls: 1, inbox: 1 }, "paused, waits for 1 result, 1 in the inbox"],
     [{ pendingCalls: 2 }, "idle, waits for 2 results"], [{ state: "interrupted" }, "interrupted"],
   ];
   for (const [change, words] of cases) assert.equal(standing({ ...agent, ...change }), words);
+  assert.deepEqual(cases.map(([change]) => needs({ ...agent, ...change })), [false, true, true, false, false, false, true]);
 });

@@ -83,9 +83,9 @@ export class Roster {
 
 export function name(agent: Agent): string { return agent.title || agent.agentId; }
 
-/** Whether an agent stands still until a person does something. */
+/** Whether an agent, or a child that it waits for, stands still until a person does something. */
 export function needs(agent: Agent): boolean {
-  return agent.approvals > 0 || agent.state === "interrupted" || (agent.state === "paused" && !agent.pendingCalls);
+  return agent.approvals > 0 || agent.waitingFor === "approval" || agent.state === "interrupted" || (agent.state === "paused" && !agent.pendingCalls);
 }
 
 export function busy(agent: Agent | undefined): boolean { return agent?.state === "running" || agent?.state === "waiting"; }
@@ -99,7 +99,7 @@ export function resumable(agent: Agent | undefined): boolean {
 export function standing(agent: Agent): string {
   const words: string[] = [];
   if (agent.approvals) words.push(plural(agent.approvals, "approval"));
-  else if (agent.state === "waiting" && agent.waitingFor) words.push(agent.waitingFor === "approval" ? "an approval" : `the ${agent.waitingFor}`);
+  else if (agent.state === "waiting" && agent.waitingFor) words.push(agent.waitingFor === "approval" ? "an approval of a child" : `the ${agent.waitingFor}`);
   if (agent.pendingCalls) words.push(plural(agent.pendingCalls, "result"));
   const state = words.length ? `${agent.state === "idle" ? "idle, waits" : agent.state === "waiting" ? "waits" : `${agent.state}, waits`} for ${words.join(" and ")}` : agent.state;
   return agent.inbox ? `${state}, ${agent.inbox} in the inbox` : state;

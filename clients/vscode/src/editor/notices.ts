@@ -20,7 +20,7 @@ export class StatusBar {
 
   private draw(): void {
     const { state } = this.link;
-    const roots = this.roster.all();
+    const roots = this.roster.roots();
     const asking = roots.filter(needs).length;
     const running = roots.filter((one) => one.state === "running").length;
     this.badge(state.kind === "up" ? asking : 0);
