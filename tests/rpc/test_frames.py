@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from wire_fakes import Daemon, header_frame, hello, notification, request, strict
 
+from sojourn.rpc.protocol import MAX_BATCH, MAX_UNREADABLE
+
 pytestmark = pytest.mark.anyio
 
 
@@ -231,6 +233,32 @@ async def test_a_batch_waits_for_its_slowest_request_and_holds_nobody_else_up(se
     assert await wire.barrier() == []
     served.hub.gate.set()
     assert sorted(answer["id"] for answer in await wire.receive()) == [1, 2]
+
+
+async def test_a_batch_over_the_limit_is_answered_once_and_nothing_of_it_is_done(served: Daemon) -> None:
+    wire = await served.connect()
+    wire.send([request(n, "test/nothing") for n in range(MAX_BATCH + 1)])
+    wire.send([request(n, "test/nothing") for n in range(3)])
+    refused, done = await wire.barrier()
+    assert (refused["id"], refused["error"]["code"]) == (None, -31015)
+    assert refused["error"]["data"] == {
+        "kind": "limitReached",
+        "limit": "batchMessages",
+        "value": MAX_BATCH + 1,
+        "max": MAX_BATCH,
+    }
+    assert [answer["id"] for answer in done] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("junk", [b"1", b"{", b'{"jsonrpc":"2.0","id":7}'], ids=["scalar", "no JSON", "no method"])
+async def test_a_peer_that_sends_no_messages_at_all_is_disconnected(served: Daemon, junk: bytes) -> None:
+    other, wire = await served.connect(), await served.connect()
+    most = MAX_UNREADABLE - 1
+    wire.raw(header_frame(request(1, "test/nothing")) + (b"Content-Length: %d\r\n\r\n%b" % (len(junk), junk)) * most)
+    assert len(await wire.barrier()) == most + 1
+    wire.raw((b"Content-Length: %d\r\n\r\n%b" % (len(junk), junk)) * (MAX_UNREADABLE + 100))
+    assert len(await wire.rest()) == MAX_UNREADABLE
+    assert await other.barrier() == []
 
 
 ENDING: dict[str, tuple[bytes, list[int]]] = {

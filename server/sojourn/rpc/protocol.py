@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sojourn.core.errors import ClientRefused, Draining, InvalidParams, Overloaded, Unauthorized
+from sojourn.core.errors import ClientRefused, Draining, InvalidParams, LimitReached, Overloaded, Unauthorized
 from sojourn.core.values import Json, clean
 from sojourn.methods._parse import invalid_params
 from sojourn.methods._table import METHODS, Method, Params
@@ -50,6 +50,10 @@ log = logging.getLogger(__name__)
 FIRST_OWN_ID = 2**30
 """Ids of the daemon's requests start here: some clients mix up both directions' tables (Vim does)."""
 RETRY_AFTER_MS = 100
+MAX_BATCH = 1_000
+"""Messages of one batch: all of them are looked at in one go, and nobody else is meanwhile."""
+MAX_UNREADABLE = 1_000
+"""Messages in a row that are none, before their sender is taken for something else than a client."""
 HEAVY_AT_WORK = 4
 """How many requests with large answers a connection may have at work; the rest wait, unanswered, in order."""
 
@@ -72,6 +76,8 @@ class SojournProtocol(JsonRPCProtocol):
         self._end = end
         self._limits = session.host.limits
         self._batch: Batch | None = None
+        self._unreadable = 0
+        """Messages in a row that were none."""
         self._next_id = FIRST_OWN_ID
         self._own: dict[int, asyncio.Future[Any]] = {}
         self._loop = asyncio.get_running_loop()
@@ -90,6 +96,7 @@ class SojournProtocol(JsonRPCProtocol):
         except ValueError as error:
             log.info("Client %s sent what is not JSON: %s", self.session.name, type(error).__name__)
             self._send_data(error_body(None, rpc.JsonRpcParseError("The message is not JSON in UTF-8.")))
+            self._count_unreadable()
             return
         if type(data) is list:
             self._receive_batch(data)
@@ -101,6 +108,7 @@ class SojournProtocol(JsonRPCProtocol):
     def handle_message(self, message: Any) -> None:
         """Hands a structured message to its handler."""
         kind = type(message)
+        self._unreadable = 0
         if kind is JsonRPCRequestMessage:
             self._handle_request(message.id, message.method, message.params)
         elif kind is JsonRPCNotification:
@@ -123,10 +131,23 @@ class SojournProtocol(JsonRPCProtocol):
             if batch:
                 batch.owed += 1
             self._answer(batch, error_body(wrong.id, rpc.JsonRpcInvalidRequest(str(wrong))))
+        self._count_unreadable()
+
+    def _count_unreadable(self) -> None:
+        # Two bytes are enough for one, and each is answered: a peer that sends nothing else holds up everybody.
+        self._unreadable += 1
+        if self._unreadable == MAX_UNREADABLE:
+            self._end(f"it sent {MAX_UNREADABLE} messages in a row that are none")
 
     def _receive_batch(self, items: list[Json]) -> None:
         if not items:
             self._send_data(error_body(None, rpc.JsonRpcInvalidRequest("A batch must not be empty.")))
+            return
+        if len(items) > MAX_BATCH:
+            text = f"A batch of {len(items)} messages is over the limit of {MAX_BATCH}; nothing of it is done."
+            self._send_data(
+                error_body(None, LimitReached(text, limit="batchMessages", value=len(items), max=MAX_BATCH))
+            )
             return
         batch = self._batch = Batch()
         try:
