@@ -13,13 +13,13 @@ _RUN_ID = re.compile(r"run-([0-9a-f]{13})[0-9a-f]{6}")
 
 def now() -> str:
     """The time, ISO 8601 in UTC with milliseconds."""
-    return _at(time.time_ns() // 1_000_000)
+    seconds, ms = divmod(time.time_ns() // 1_000_000, 1000)
+    return f"{_second(seconds)}.{ms:03d}Z"
 
 
 @lru_cache(maxsize=8)
-def _at(ms: int) -> str:
-    seconds, rest = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def stamp() -> int:

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 PAGE = 200
 _GONE = (ConnectionError, anyio.ClosedResourceError)
 _EVENT = b'{"jsonrpc":"2.0","method":"agent/event","params":'
+_MESSAGE_OVER = (b'{"type":"messageEnd"', b'{"type":"messageReset"')
+_PASS_OVER = b'{"type":"agentEnd"'
 
 
 class Subscriber(Protocol):
@@ -120,19 +122,19 @@ class Feed:
 
     # -- what comes in ------------------------------------------------------------------------------------------
 
-    def publish(self, event: Published) -> None:
-        """A committed event, in commit order, to every live subscription."""
-        agent_id, seq = event.record.agent_id, event.record.seq
-        self._heads[agent_id] = seq
-        self._track(agent_id, event)
-        subscriptions = self._by_agent.get(agent_id)
-        if not subscriptions:
-            return
-        frame = _EVENT + event.params + b"}"
-        for subscription in list(subscriptions):
-            # A replay may have read the event from the store before this turn of the loop heard of its commit.
-            if subscription.live and seq > subscription.sent:
-                self._send(subscription, frame, seq)
+    def publish(self, events: list[Published]) -> None:
+        """Committed events, in commit order, to every live subscription."""
+        for event in events:
+            agent_id, seq = event.record.agent_id, event.record.seq
+            self._heads[agent_id] = seq
+            if agent_id in self._pieces:
+                self._track(agent_id, event.body)
+            if subscriptions := self._by_agent.get(agent_id):
+                frame = _EVENT + event.params + b"}"
+                for subscription in list(subscriptions):
+                    # A replay may have read the event from the store before this turn of the loop heard of its commit.
+                    if subscription.live and seq > subscription.sent:
+                        self._send(subscription, frame, seq)
 
     def delta(
         self, agent_id: str, run_id: str | None, message_id: str, part: int, kind: str, offset: int, text: str
@@ -178,15 +180,14 @@ class Feed:
             self._spawn(self._tell_watchers(), "watch")
         self._changed.add(agent_id)
 
-    def _track(self, agent_id: str, event: Published) -> None:
-        if event.type == "messageEnd" or event.type == "messageReset":
-            pieces = self._pieces.get(agent_id)
-            if pieces:
-                ended = _message_id(event.body)
-                for key in [k for k in pieces if k[1] == ended]:
-                    del pieces[key]
-        elif event.type == "agentEnd":
-            self._pieces.pop(agent_id, None)
+    def _track(self, agent_id: str, event: bytes) -> None:
+        if event.startswith(_MESSAGE_OVER):
+            ended = _message_id(event)
+            pieces = self._pieces[agent_id]
+            for key in [k for k in pieces if k[1] == ended]:
+                del pieces[key]
+        elif event.startswith(_PASS_OVER):
+            del self._pieces[agent_id]
 
     # -- what goes out ------------------------------------------------------------------------------------------
 

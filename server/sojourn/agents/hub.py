@@ -40,7 +40,6 @@ from .ledger import (
     Changed,
     InboxArrived,
     PassEnded,
-    Published,
     StopAsked,
     Wake,
 )
@@ -196,7 +195,7 @@ class Hub:
 
     def _committed(self, items: list[Any]) -> None:
         for item in items:
-            if isinstance(item, Published):
+            if isinstance(item, list):
                 self.feed.publish(item)
             elif isinstance(item, Changed):
                 self.rt.agents.learn(item.record)

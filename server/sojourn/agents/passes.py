@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from pydantic import TypeAdapter
 
 from sojourn.core.agent import AgentConfig, EndReason, ModelCall
-from sojourn.core.messages import Message, ToolResultMessage
+from sojourn.core.messages import InputPart, Message, TextPart, ToolResultMessage, Usage
 from sojourn.core.run import AgentRun, InvalidToolCallAction, PendingToolCall, RunEntry
 from sojourn.models.base import Model
 from sojourn.store.base import ReadTx
@@ -154,6 +155,7 @@ class Pass:
     resolutions: list[InvalidToolCallAction | None] = field(default_factory=list)
     """What hooks said about the invalid calls of the answer that is taken next, in order; None = nothing."""
     _saving: Ledger | None = None
+    _saved_usage: Usage | None = None
 
     def ask_to_stop(self) -> None:
         """Tells the driver to stop the run where it stands."""
@@ -178,8 +180,10 @@ class Pass:
         The machine follows at the end of the transition, once, however often this is called in it.
         """
         agent, record = self.records(ledger)
-        fresh = self._save_messages(ledger, agent) if len(self.run.messages) > self.saved_messages else []
-        self._save_extras(ledger)
+        run = self.run
+        fresh = self._save_messages(ledger, agent) if len(run.messages) > self.saved_messages else []
+        if len(run.model_calls) > self.saved_model_calls or len(run.entries) > self.saved_entries:
+            self._save_extras(ledger)
         if self._saving is not ledger:
             self._saving = ledger
             record.revision += 1
@@ -218,7 +222,9 @@ class Pass:
     def _save_record(self, record: RunRecord) -> None:
         record.machine = self.run.machine()
         record.state, record.turn, record.max_turns = self.run.state, self.run.turn, self.run.turn_limit
-        record.usage = self.run.usage.json_bytes().decode()
+        if self.run.usage is not self._saved_usage:
+            self._saved_usage = self.run.usage
+            record.usage = self.run.usage.json_bytes().decode()
         self._saving = None
 
 
@@ -263,13 +269,26 @@ def restore(parts: RunParts, conversation: Conversation) -> AgentRun:
 
 def result_message(call: CallRecord, result: dict[str, Any]) -> ToolResultMessage:
     """The tool result message of a call whose row holds `result` (`{content, isError, pending}`)."""
-    return ToolResultMessage(
+    return ToolResultMessage.trusted(
+        message_id=None,
+        at=None,
+        role="toolResult",
         call_id=call.call_id,
         tool_name=call.tool_name,
-        content=result["content"],
+        content=tuple([_part(part) for part in result["content"]]),
         is_error=result.get("isError", False),
         pending=result.get("pending", False),
     )
+
+
+def _part(wire: dict[str, Any]) -> InputPart:
+    if wire.keys() == _PLAIN_TEXT:
+        return TextPart.trusted(type="text", text=wire["text"], provider=None, opaque=None)
+    return _INPUT_PART.validate_python(wire)
+
+
+_PLAIN_TEXT = {"type", "text"}
+_INPUT_PART: TypeAdapter[InputPart] = TypeAdapter(InputPart)
 
 
 @lru_cache(maxsize=512)

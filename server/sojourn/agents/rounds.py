@@ -14,6 +14,7 @@ from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
 from sojourn.core.approvals import Approval, Decision, PathStep, Preview, args_sha256, misfit
 from sojourn.core.errors import Cancelled
+from sojourn.core.messages import InputPart
 from sojourn.core.run import PendingToolCall
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, RunRecord
 from sojourn.tools.base import ToolOutput
@@ -81,9 +82,14 @@ def new_row(
     return row
 
 
-def _result_json(content: Sequence[object], *, is_error: bool = False, pending: bool = False) -> str:
-    wire = [part.wire() for part in content]  # type: ignore[attr-defined]
+def _result_json(content: Sequence[InputPart], *, is_error: bool = False, pending: bool = False) -> str:
+    wire = orjson.Fragment(parts_json(content))
     return orjson.dumps({"content": wire, "isError": is_error, "pending": pending}).decode()
+
+
+def parts_json(content: Sequence[InputPart]) -> bytes:
+    """Parts as a JSON array in wire form."""
+    return b"[" + b",".join([part.json_bytes() for part in content]) + b"]"
 
 
 def text_result(text: str, *, is_error: bool = True) -> str:
@@ -227,7 +233,7 @@ def _dispatch(
             ledger.tx.update(row, "state", later=True)
             ledger.event(
                 agent,
-                hot.tool_exec_start(row.call_id, row.tool_name, orjson.loads(row.args)),
+                hot.tool_exec_start(row.call_id, row.tool_name, orjson.Fragment(row.args)),
                 run=record,
             )
             start.append(row)
@@ -264,11 +270,11 @@ def record_output(
     row.result = body
     row.state = "pending" if output.is_pending else "returned"
     if output.is_pending:
-        row.placeholder = orjson.dumps([part.wire() for part in output.content]).decode()
+        row.placeholder = parts_json(output.content).decode()
         row.sent = bool(output.sent)
         agent.pending_calls += 1
     ledger.tx.update(row, "state", "result", "placeholder", "sent", later=True)
-    ledger.event(agent, hot.tool_exec_end(row.call_id, row.tool_name, orjson.loads(body)), run=record)
+    ledger.event(agent, hot.tool_exec_end(row.call_id, row.tool_name, orjson.Fragment(body)), run=record)
 
 
 def close_round(ledger: Ledger, rt: Runtime, p: Pass, rows: list[CallRecord]) -> Todo:

@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -57,15 +57,15 @@ class HubLimits:
     compact_at: float = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(NamedTuple):
     """What messages weigh, whichever model reads them: bytes of their JSON, of these reasoning, and images."""
 
     size: int = 0
     reasoning: int = 0
     images: int = 0
 
-    def __add__(self, other: Weight) -> Weight:
+    def plus(self, other: Weight) -> Weight:
+        """Both together."""
         return Weight(self.size + other.size, self.reasoning + other.reasoning, self.images + other.images)
 
     def tokens(self, gauge: Gauge = NEUTRAL) -> int:
@@ -116,7 +116,7 @@ class Conversation:
             self.counted = 0
             self.weight = weight_of(since_summary(self.messages))
             return
-        self.weight += weigh(message, body)
+        self.weight = self.weight.plus(weigh(message, body))
         if message.role == "assistant" and message.usage is not None:
             self.counted, self.counted_weight = message.usage.input_tokens + message.usage.output_tokens, self.weight
 
@@ -125,7 +125,7 @@ def weight_of(messages: Iterable[Message]) -> Weight:
     """What all of these messages weigh."""
     total = NOTHING
     for message in messages:
-        total += weigh(message, message_json(message))
+        total = total.plus(weigh(message, message_json(message)))
     return total
 
 

@@ -87,6 +87,9 @@ class RunDocument(BaseModel):
     if TYPE_CHECKING:
         _ids: set[str] | None
         _labelled: int
+    else:
+        # Nothing is checked when a field is set, so pydantic's own `__setattr__` has nothing to do but take its time.
+        __setattr__ = object.__setattr__
 
     format: int
     state: State
@@ -247,10 +250,11 @@ class RunDocument(BaseModel):
         for position in range(self._labelled, len(self.messages)):
             message = self.messages[position]
             label = message.message_id
+            if label is not None and message.at is not None:
+                continue
             if label is None:
                 label, first = f"msg-{first}", first + 1
-            if message.message_id is None or message.at is None:
-                self.messages[position] = message.but(message_id=label, at=message.at or at)
+            self.messages[position] = message.but(message_id=label, at=message.at or at)
         self._labelled = len(self.messages)
         return first
 
@@ -267,7 +271,7 @@ class RunDocument(BaseModel):
 
     def machine(self) -> str:
         """The run without history, messages, model calls and entries: small, however long the conversation is."""
-        return self.model_dump_json(exclude=_APART)
+        return self.__pydantic_serializer__.to_json(self, exclude=_APART).decode()
 
     @classmethod
     def restore(

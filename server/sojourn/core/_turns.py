@@ -50,6 +50,10 @@ _NAMES: Mapping[type, Callable[[Any], tuple[str | None, ...]]] = {
     AssistantMessage: attrgetter("message_id", "at", "model"),
     ToolResultMessage: attrgetter("message_id", "at", "call_id", "tool_name"),
 }
+_PART_NAMES: Mapping[type, Callable[[Any], tuple[str | None, ...]]] = {
+    TextPart: attrgetter("text", "provider"),
+    ToolCallPart: attrgetter("id", "name", "provider", "provider_id"),
+}
 _SURELY_SHALLOW, _DEPTH_OF_DOCUMENT = 64, 16
 
 
@@ -86,11 +90,30 @@ def sound(message: Message) -> Message:
 def _is_plain(message: Message) -> bool:
     """Whether there is only ASCII text in it, which is always sound; cheaper than trying to save it."""
     names = _NAMES.get(type(message))
-    return (
-        names is not None
-        and all(name is None or name.isascii() for name in names(message))
-        and all(type(part) is TextPart and part.opaque is None and part.text.isascii() for part in message.content)
-    )
+    if names is None or not _are_ascii(names(message)):
+        return False
+    for part in message.content:
+        names = _PART_NAMES.get(type(part))
+        if names is None or part.opaque is not None or not _are_ascii(names(part)):  # type: ignore[union-attr]
+            return False
+        if isinstance(part, ToolCallPart) and not _is_sound_json(part.arguments):
+            return False
+    return True
+
+
+def _are_ascii(names: tuple[str | None, ...]) -> bool:
+    for name in names:
+        if name is not None and not name.isascii():
+            return False
+    return True
+
+
+def _is_sound_json(value: Any) -> bool:
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return False
+    return True
 
 
 def explain(context: InvalidToolCallContext) -> str:
@@ -128,6 +151,8 @@ def assistant_message(turn: ModelTurn, *, taken: AbstractSet[str], number: int) 
 
 
 def _with_unique_ids(content: tuple[Part, ...], taken: AbstractSet[str], number: int) -> tuple[Part, ...]:
+    if not any([isinstance(part, ToolCallPart) for part in content]):
+        return content
     used: set[str] = set()  # beside `taken`, which is as large as the conversation and never copied
     fine: set[int] = set()
     for position, part in enumerate(content):

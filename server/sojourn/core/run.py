@@ -340,8 +340,8 @@ class AgentRun(RunDocument):
         recorded = not is_empty(message)
         if recorded:
             self._record(message)
-        if message.calls:
-            self.round = Round.trusted(calls=message.calls, preresolved=turn.preresolved(), answers={}, dispatched=())
+        if calls := message.calls:
+            self.round = Round.trusted(calls=calls, preresolved=turn.preresolved(), answers={}, dispatched=())
             self._move("tools called")
             return self._tools_step()
         return self._take_text(message, recorded=recorded)
