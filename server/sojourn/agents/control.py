@@ -70,7 +70,7 @@ class Control:
 
         It goes on when its client leaves. Raises `AgentBusy`. A repeated request gets its first answer.
         """
-        message = UserMessage(content=content)
+        message = UserMessage.trusted(message_id=None, at=None, role="user", content=content)
 
         def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
             agent = ledger.agent(agent_id)
@@ -87,7 +87,7 @@ class Control:
                 on_approval=on_approval,
                 origin=caller.origin,
             )
-            return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
+            return Accepted.trusted(agent_id=agent_id, run_id=_need(p).run_id, item_id=None)
 
         return self._open(agent_id, change, caller=caller, name="accept", wishes=wishes)
 

@@ -121,11 +121,19 @@ def nested_json(call_id: str, body: bytes) -> bytes:
     return b'{"type":"nested","toolCallId":' + orjson.dumps(call_id) + b',"event":' + body + b"}"
 
 
+@dataclass(slots=True)
+class EntryCount:
+    """How many entries transitions have written to whichever run; only transitions look at it."""
+
+    written: int = 0
+
+
 class Ledger:
     """One transition's writing. `flush` must be called last; `Runtime.write` does."""
 
-    def __init__(self, tx: Tx, now: str, stamp: int) -> None:
+    def __init__(self, tx: Tx, now: str, stamp: int, entries: EntryCount) -> None:
         self.tx = tx
+        self.entries = entries
         self.now = now
         self._stamp = stamp
         self._agents: dict[str, AgentRecord] = {}

@@ -123,6 +123,7 @@ def _enter(
     )
     record.nested_agent_id, record.nested_call_id = nest or (None, None)
     ledger.adopt_run(record)
+    p.entries_seen = ledger.entries.written
     return agent
 
 

@@ -112,6 +112,8 @@ class Pass:
     saved_messages: int = 0
     saved_model_calls: int = 0
     saved_entries: int = 0
+    entries_seen: int | None = None
+    """How many entries had been written to all runs when it last knew its own."""
     bodies: list[bytes] = field(default_factory=list)
     """The pass's own messages as JSON, for `agentEnd`."""
     started_at: float = 0.0
@@ -215,6 +217,9 @@ class Pass:
 
     def sync_entries(self, ledger: Ledger) -> None:
         """Takes in the entries that others wrote meanwhile (decisions, `run/appendEntry`)."""
+        if self.entries_seen == ledger.entries.written:
+            return
+        self.entries_seen = ledger.entries.written
         for entry in read_entries(ledger.tx, self.run_id, after=self.saved_entries - 1):
             self.run.entries.append(entry)
             self.saved_entries += 1
@@ -230,6 +235,7 @@ class Pass:
 
 def insert_entry(ledger: Ledger, run_id: str, position: int, entry: RunEntry) -> None:
     """Writes one entry of a run."""
+    ledger.entries.written += 1
     ledger.tx.insert(EntryRecord(run_id, position, entry.kind, entry.turn, orjson.dumps(entry.value).decode()))
 
 

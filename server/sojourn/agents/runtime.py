@@ -25,7 +25,7 @@ from sojourn.store.records import AgentRecord, MessageRecord, RequestRecord
 
 from . import clock
 from ._faults import FAULTS, strike
-from .ledger import Ledger, message_json
+from .ledger import EntryCount, Ledger, message_json
 
 if TYPE_CHECKING:
     from .control import Control
@@ -224,6 +224,7 @@ class Runtime:
     jobs: Jobs = field(init=False)
     conversations: Conversations = field(default_factory=Conversations)
     agents: KnownAgents = field(default_factory=KnownAgents)
+    entries: EntryCount = field(default_factory=EntryCount)
     live: dict[str, Pass] = field(default_factory=dict)
     compacting: dict[str, Stopping] = field(default_factory=dict)
     """The agents whose conversations are being summed up because a client asked for it."""
@@ -232,7 +233,7 @@ class Runtime:
         """Commits the transition `name`. What it published has been handed on when this returns."""
 
         def transition(tx: Tx) -> T:
-            ledger = Ledger(tx, clock.now(), clock.stamp())
+            ledger = Ledger(tx, clock.now(), clock.stamp(), self.entries)
             if FAULTS:
                 tx.publish(Struck(name))
             result = change(ledger)

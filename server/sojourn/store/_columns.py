@@ -38,6 +38,8 @@ class Columns:
     key: tuple[int, ...]
     row: Callable[[Any], tuple[Any, ...]]
     """The column values of a record."""
+    name: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    """What a row is remembered by: its kind and the values of its key."""
 
     def position(self, name: str) -> int:
         """Where the column `name` stands. Raises `ValueError` when the table has none of that name."""
@@ -52,6 +54,7 @@ def columns_of(kind: type[Record]) -> Columns:
     """The columns of a record type."""
     hints = get_type_hints(kind)
     names = tuple(field.name for field in fields(kind))  # type: ignore[arg-type]  # every Record is a dataclass
+    key = tuple(names.index(name) for name in kind.TABLE.key)
     kinds = tuple(_plain_type(hints[name]) for name in names)
     return Columns(
         table=kind.TABLE,
@@ -60,8 +63,9 @@ def columns_of(kind: type[Record]) -> Columns:
         nullable=tuple(NoneType in get_args(hints[name]) for name in names),
         bools=tuple(name for name, type_ in zip(names, kinds, strict=True) if type_ is bool),
         bodies=tuple(names.index(name) for name in kind.TABLE.bodies),
-        key=tuple(names.index(name) for name in kind.TABLE.key),
+        key=key,
         row=attrgetter(*names),
+        name=lambda row: (kind, *[row[place] for place in key]),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from sojourn.core.errors import StorageError
 
 from ._columns import columns_of, remembered
-from ._statements import statements_of, update_sql
+from ._statements import insert_sql, statements_of, update_sql
 from .records import Record
 
 Row = tuple[Any, ...]
@@ -39,9 +39,9 @@ class Later:
 
     def add(self, kind: type[Record], rows: list[Row]) -> None:
         """New rows, which nobody will ask for by key."""
-        self.kinds.add(kind)
         found = self.new.get(kind)
         if found is None:
+            self.kinds.add(kind)
             self.new[kind] = rows
         else:
             found += rows
@@ -57,10 +57,17 @@ class Later:
 
     def join(self, other: Later) -> None:
         """Takes what came after."""
+        self.kinds |= other.kinds
         for kind, rows in other.new.items():
-            self.add(kind, list(rows))
-        for key, (way, row, fields) in other.changed.items():
-            self.change(key[0], key, way, row, fields)
+            if kind in self.new:
+                self.new[kind] += rows
+            else:
+                self.new[kind] = rows.copy()
+        for key, change in other.changed.items():
+            if key in self.changed:
+                self.change(key[0], key, *change)
+            else:
+                self.changed[key] = change
 
     def groups(self) -> Iterator[Group]:
         """What is to be run: changes of rows before new ones, so that what becomes free is free."""
@@ -75,15 +82,17 @@ class Later:
                 group[1].append(plan.values(row))
         yield from groups.values()
         groups.clear()
+        inserted: dict[type[Record], list[Row]] = {}
         for key, (way, row, _) in self.changed.items():
-            if way != "update":
+            if way == "insert":
+                inserted.setdefault(key[0], []).append(row)
+            elif way == "put":
                 statements = statements_of(key[0])
-                sql = statements.insert if way == "insert" else statements.put
-                groups.setdefault(sql, (sql, [], statements.columns.bodies))[1].append(row)
+                groups.setdefault(key[0], (statements.put, [], statements.columns.bodies))[1].append(row)
         yield from groups.values()
-        for kind, rows in self.new.items():
-            statements = statements_of(kind)
-            yield statements.insert, rows, statements.columns.bodies
+        for new in (inserted, self.new):
+            for kind, rows in new.items():
+                yield _insert_of(kind, rows)
 
 
 class Pen(Protocol):
@@ -166,6 +175,17 @@ def _one_by_one(parts: Sequence[Part], pen: Pen) -> bool:
 def _union(kind: type[Record], some: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
     names = {*some, *others}
     return tuple(name for name in columns_of(kind).names if name in names)
+
+
+def _insert_of(kind: type[Record], rows: list[Row]) -> Group:
+    """The last columns stay out when no row has a value there: binding None costs `sqlite3` more than any text."""
+    columns = columns_of(kind)
+    width = len(columns.names)
+    while columns.nullable[width - 1] and all([row[width - 1] is None for row in rows]):
+        width -= 1
+    if width < len(columns.names):
+        rows = [row[:width] for row in rows]
+    return insert_sql(kind, width), rows, tuple([place for place in columns.bodies if place < width])
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def statements_of(kind: type[Record]) -> Statements:
     columns = columns_of(kind)
     table, names = columns.table.name, ", ".join(columns.names)
     key = " AND ".join(f"{name} = ?" for name in columns.table.key)
-    insert = f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns.names))})"  # noqa: S608
+    insert = insert_sql(kind, len(columns.names))
     changes = ", ".join(f"{n} = excluded.{n}" for i, n in enumerate(columns.names) if i not in columns.key)
     return Statements(
         columns=columns,
@@ -42,6 +42,13 @@ def statements_of(kind: type[Record]) -> Statements:
         get=f"SELECT {names} FROM {table} WHERE {key}",  # noqa: S608
         delete=f"DELETE FROM {table} WHERE {key}",  # noqa: S608
     )
+
+
+@remembered
+def insert_sql(kind: type[Record], width: int) -> str:
+    """Adds a row of its first `width` columns; the others are NULL."""
+    names = columns_of(kind).names[:width]
+    return f"INSERT INTO {kind.TABLE.name} ({', '.join(names)}) VALUES ({', '.join('?' * width)})"  # noqa: S608
 
 
 def update_sql(kind: type[Record], fields: tuple[str, ...]) -> str:

@@ -163,7 +163,7 @@ class RowCache:
         """The whole row was written, or read."""
         kind = type(record)
         if kind in self.KINDS:
-            self._rows[kind, *(row[place] for place in columns_of(kind).key)] = row
+            self._rows[columns_of(kind).name(row)] = row
             if len(self._rows) > self._keep:
                 del self._rows[next(iter(self._rows))]
 
@@ -250,10 +250,10 @@ class SqliteTx(SqliteReadTx):
         columns = statements.columns
         row = columns.row(record)
         if later:
-            if kind in RowCache.KINDS:
-                self._later.change(kind, (kind, *(row[i] for i in columns.key)), "insert", row)
-            else:
+            if kind not in RowCache.KINDS:
                 self._later.add(kind, [row])
+                return
+            self._later.change(kind, columns.name(row), "insert", row)
         else:
             self._enter()
             self._write(statements.insert, row, columns.bodies)
@@ -279,7 +279,7 @@ class SqliteTx(SqliteReadTx):
         columns = statements.columns
         row = columns.row(record)
         if later and kind in RowCache.KINDS:
-            self._later.change(kind, (kind, *(row[i] for i in columns.key)), "put", row)
+            self._later.change(kind, columns.name(row), "put", row)
         else:
             self._enter()
             self._write(statements.put, row, columns.bodies)
@@ -308,7 +308,7 @@ class SqliteTx(SqliteReadTx):
         fields = tuple(compress(columns.names, map(ne, row, before)))
         if not fields:
             return
-        key = (kind, *(row[i] for i in columns.key))
+        key = columns.name(row)
         if self._cache.replace(key, row, before):
             self._later.change(kind, key, "update", row, fields)
         else:
