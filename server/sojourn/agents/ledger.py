@@ -30,7 +30,6 @@ from sojourn.store.records import (
     snapshot,
 )
 
-
 _LAST_SEQ = [column.name for column in fields(AgentRecord)].index("last_seq")
 
 

@@ -102,10 +102,7 @@ def _is_plain(message: Message) -> bool:
 
 
 def _are_ascii(names: tuple[str | None, ...]) -> bool:
-    for name in names:
-        if name is not None and not name.isascii():
-            return False
-    return True
+    return all(name is None or name.isascii() for name in names)
 
 
 def _is_sound_json(value: Any) -> bool:
@@ -151,7 +148,7 @@ def assistant_message(turn: ModelTurn, *, taken: AbstractSet[str], number: int) 
 
 
 def _with_unique_ids(content: tuple[Part, ...], taken: AbstractSet[str], number: int) -> tuple[Part, ...]:
-    if not any([isinstance(part, ToolCallPart) for part in content]):
+    if not any(isinstance(part, ToolCallPart) for part in content):
         return content
     used: set[str] = set()  # beside `taken`, which is as large as the conversation and never copied
     fine: set[int] = set()

@@ -6,7 +6,7 @@ Text from outside passes `clean` once, at the door; after that nothing in it can
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 from typing import Any, Self, TypeVar, cast
 
 import orjson
@@ -31,7 +31,7 @@ _set_fields, _set_names, _set_extra, _set_private = (
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names_of(model: type[BaseModel]) -> set[str]:
     return set(model.model_fields)
 

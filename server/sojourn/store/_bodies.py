@@ -38,6 +38,14 @@ def must_pack(text: str) -> bool:
     return len(text) > LARGE_BODY or _IMAGE in text or text.startswith(MARK)
 
 
+def none_to_pack(texts: list[str]) -> bool:
+    """Whether surely none of these bodies is one to pack; for less than asking about each."""
+    if max(map(len, texts), default=0) > LARGE_BODY:
+        return False
+    together = "".join(texts)
+    return _IMAGE not in together and MARK not in together
+
+
 def pack(text: str) -> Packed | None:
     """The body with its large strings taken out; None when there is none."""
     shortest = LARGE_STRING if len(text) > LARGE_BODY else len(text)

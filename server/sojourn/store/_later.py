@@ -181,11 +181,15 @@ def _insert_of(kind: type[Record], rows: list[Row]) -> Group:
     """The last columns stay out when no row has a value there: binding None costs `sqlite3` more than any text."""
     columns = columns_of(kind)
     width = len(columns.names)
-    while columns.nullable[width - 1] and all([row[width - 1] is None for row in rows]):
+    while columns.nullable[width - 1] and _is_empty(rows, width - 1):
         width -= 1
     if width < len(columns.names):
         rows = [row[:width] for row in rows]
     return insert_sql(kind, width), rows, tuple([place for place in columns.bodies if place < width])
+
+
+def _is_empty(rows: list[Row], place: int) -> bool:
+    return list(map(itemgetter(place), rows)).count(None) == len(rows)
 
 
 @dataclass(frozen=True, slots=True)

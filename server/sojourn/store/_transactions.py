@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 from sojourn.core.errors import StorageError
 
-from ._bodies import MARK, must_pack, pack, unpack
+from ._bodies import MARK, must_pack, none_to_pack, pack, unpack
 from ._border import Ended
 from ._columns import check_limit, columns_of, order_columns, remembered, start_values
 from ._later import Later, Unwritten
@@ -383,7 +383,7 @@ class SqliteTx(SqliteReadTx):
 
     def _write_all(self, sql: str, rows: list[tuple[Any, ...]], bodies: tuple[int, ...]) -> None:
         for i in bodies:
-            if any(map(must_pack, filter(None, map(itemgetter(i), rows)))):
+            if not none_to_pack(list(filter(None, map(itemgetter(i), rows)))):
                 written = sum(self._write(sql, row, bodies) for row in rows)
                 break
         else:
