@@ -152,9 +152,10 @@ class Ledger:
         """The agent's row, to be changed in place. Raises `AgentNotFound`."""
         record = self._agents.get(agent_id)
         if record is None:
-            record = self.tx.get(AgentRecord, agent_id)
-            if record is not None and not record.deleted:
-                self._agents[agent_id], self._agents_read[agent_id] = record, snapshot(record)
+            found = self.tx.read(AgentRecord, agent_id)
+            if found is not None and not found[0].deleted:
+                record, self._agents_read[agent_id] = found
+                self._agents[agent_id] = record
         if record is None or record.deleted:
             raise AgentNotFound(f"There is no agent {agent_id!r}.", agentId=agent_id)
         return record
@@ -175,10 +176,11 @@ class Ledger:
         """The run's row, to be changed in place and given to `save_run`. Raises `RunNotFound`."""
         record = self._runs.get(run_id)
         if record is None:
-            record = self.tx.get(RunRecord, run_id)
-            if record is None:
+            found = self.tx.read(RunRecord, run_id)
+            if found is None:
                 raise RunNotFound(f"There is no run {run_id!r}.", runId=run_id)
-            self._runs[run_id], self._runs_read[run_id] = record, snapshot(record)
+            record, self._runs_read[run_id] = found
+            self._runs[run_id] = record
         return record
 
     def adopt_run(self, record: RunRecord) -> None:
@@ -243,19 +245,15 @@ class Ledger:
         else:
             body = event if isinstance(event, bytes) else event.json_bytes()
         agent.last_seq = seq = agent.last_seq + 1
-        told_by = _origin_json(origin) if origin else None
-        if run is None:
-            self._tell(EventRecord(agent.agent_id, seq, self.now, body.decode(), None, told_by), body)
-        else:
-            self._tell(EventRecord(agent.agent_id, seq, self.now, body.decode(), run.run_id, told_by), body)
-            if run.nested_agent_id:
-                self._tell_ancestors(agent, body, run)
-        return seq
-
-    def _tell(self, record: EventRecord, body: bytes) -> None:
+        record = EventRecord(agent.agent_id, seq, self.now, body.decode(), run.run_id if run else None)
+        if origin:
+            record.origin = _origin_json(origin)
         if not self._events:
             self.tx.publish(self._events)
         self._events.append(Published(record, body))
+        if run is not None and run.nested_agent_id:
+            self._tell_ancestors(agent, body, run)
+        return seq
 
     def _tell_ancestors(self, agent: AgentRecord, body: bytes, run: RunRecord) -> None:
         child: AgentRecord = agent
@@ -275,7 +273,7 @@ class Ledger:
                 ref_seq=child.last_seq,
                 ref_call_id=inner.nested_call_id,
             )
-            self._tell(record, body)
+            self._events.append(Published(record, body))
             child, inner = parent, outer
 
     def warning(

@@ -102,7 +102,7 @@ def _is_plain(message: Message) -> bool:
 
 
 def _are_ascii(names: tuple[str | None, ...]) -> bool:
-    return all(name is None or name.isascii() for name in names)
+    return "".join(filter(None, names)).isascii()
 
 
 def _is_sound_json(value: Any) -> bool:
@@ -120,6 +120,11 @@ def explain(context: InvalidToolCallContext) -> str:
 
 
 # -- calls and their ids ------------------------------------------------------------------------------------------
+
+
+def has_calls(content: tuple[Part, ...]) -> bool:
+    """Whether a tool is called in it."""
+    return ToolCallPart in map(type, content)
 
 
 def call_ids(messages: Iterable[Message]) -> Iterator[str]:
@@ -148,7 +153,7 @@ def assistant_message(turn: ModelTurn, *, taken: AbstractSet[str], number: int) 
 
 
 def _with_unique_ids(content: tuple[Part, ...], taken: AbstractSet[str], number: int) -> tuple[Part, ...]:
-    if not any(isinstance(part, ToolCallPart) for part in content):
+    if not has_calls(content):
         return content
     used: set[str] = set()  # beside `taken`, which is as large as the conversation and never copied
     fine: set[int] = set()

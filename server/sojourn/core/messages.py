@@ -152,7 +152,7 @@ class AssistantMessage(_Message):
     @property
     def calls(self) -> tuple[ToolCallPart, ...]:
         """The tool calls of this turn in the order in which the model made them."""
-        return tuple([part for part in self.content if isinstance(part, ToolCallPart)])
+        return tuple([part for part in self.content if type(part) is ToolCallPart])
 
 
 class ToolResultMessage(_Message):

@@ -45,6 +45,7 @@ from ._turns import (
     assistant_message,
     call_ids,
     explain,
+    has_calls,
     is_answerless,
     is_cut,
     is_empty,
@@ -152,8 +153,7 @@ class AgentRun(RunDocument):
     def model_response(self, turn: ModelTurn) -> Outcome:
         """Takes the model's turn: its usage counts from now on, its calls are checked in the order of their making."""
         self._require("model_response")
-        has_calls = any(isinstance(part, ToolCallPart) for part in turn.content)
-        taken = self._known_ids() if has_calls else frozenset[str]()
+        taken = self._known_ids() if has_calls(turn.content) else frozenset[str]()
         message = assistant_message(turn, taken=taken, number=self.turn)
         self._count_call(turn)
         return self._scan(OpenTurn.begin(message, turn))

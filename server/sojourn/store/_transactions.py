@@ -154,10 +154,9 @@ class RowCache:
         self._rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._keep = keep
 
-    def get(self, kind: type[R], key: tuple[Any, ...]) -> R | None:
-        """A fresh record of the row, None when it must be read."""
-        row = self._rows.get((kind, *key))
-        return None if row is None else kind(*row)
+    def get(self, kind: type[Record], key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The row, None when it must be read."""
+        return self._rows.get((kind, *key))
 
     def put(self, record: Record, row: tuple[Any, ...]) -> None:
         """The whole row was written, or read."""
@@ -215,13 +214,21 @@ class SqliteTx(SqliteReadTx):
 
     def get(self, kind: type[R], *key: Any) -> R | None:
         """See `ReadTx.get`."""
-        record: R | None = self._cache.get(kind, key)
+        found = self.read(kind, *key)
+        return None if found is None else found[0]
+
+    def read(self, kind: type[R], *key: Any) -> tuple[R, tuple[Any, ...]] | None:
+        """See `Tx.read`."""
+        row: tuple[Any, ...] | None = self._cache.get(kind, key)
+        if row is not None:
+            return kind(*row), row
+        self._look(kind)
+        record = super().get(kind, *key)
         if record is None:
-            self._look(kind)
-            record = super().get(kind, *key)
-            if record is not None:
-                self._cache.put(record, statements_of(kind).columns.row(record))
-        return record
+            return None
+        row = statements_of(kind).columns.row(record)
+        self._cache.put(record, row)
+        return record, row
 
     def find(
         self,

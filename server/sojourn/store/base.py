@@ -86,6 +86,10 @@ class Tx(ReadTx, Protocol):
         """Writes these fields of an existing row. Raises `KeyError` when there is none with its key."""
         ...
 
+    def read(self, kind: type[R], *key: Any) -> tuple[R, tuple[Any, ...]] | None:
+        """`get`, with what was in the row (`records.snapshot`), to be given to `save`."""
+        ...
+
     def save(self, record: Record, before: tuple[Any, ...]) -> None:
         """Writes, later, the fields in which an existing row differs from what it was (`records.snapshot`)."""
         ...

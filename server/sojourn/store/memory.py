@@ -26,7 +26,7 @@ from ._columns import (
     start_values,
 )
 from .base import Conflict, ReadTx, StoreStats, Tx
-from .records import MetaRecord, Record, changes
+from .records import MetaRecord, Record, changes, snapshot
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -175,6 +175,11 @@ class _MemoryTx(_MemoryReadTx):
         for name in fields:
             row[table.columns.position(name)] = new[table.columns.position(name)]
         self._place(table, key, tuple(row))
+
+    def read(self, kind: type[R], *key: Any) -> tuple[R, tuple[Any, ...]] | None:
+        """See `Tx.read`."""
+        record = self.get(kind, *key)
+        return None if record is None else (record, snapshot(record))
 
     def save(self, record: Record, before: tuple[Any, ...]) -> None:
         """See `Tx.save`."""

@@ -14,7 +14,8 @@ def acknowledge_before_commit() -> None:
     """What reaches an inbox is acknowledged and published while the commit is still to come."""
     from sojourn.store import _writer
 
-    early = {"inboxQueued"}
+    def is_early(item: Any) -> bool:
+        return isinstance(item, list) and any(b'"inboxQueued"' in event.body for event in item)
 
     def commit(self: Any, batch: Any) -> None:
         self._db.execute("BEGIN IMMEDIATE")
@@ -22,7 +23,7 @@ def acknowledge_before_commit() -> None:
             self._step(job)
         self._write_out()
         self._note_health(batch, None)
-        told = bool(early & {getattr(item, "type", "") for job in batch.jobs for item in job.published})
+        told = any(is_early(item) for job in batch.jobs for item in job.published)
         if told:
             self._deliver(batch)
             time.sleep(0.02)  # the disk takes its time
