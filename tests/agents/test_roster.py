@@ -310,3 +310,17 @@ async def test_a_model_that_slips_for_ever_ends_by_its_budget() -> None:
         assert len(h.model.requests) == 3
         h.model.replies = ["fine"]
         assert (await h.prompt()).output == "fine"
+
+
+async def test_a_conversation_with_a_block_of_nothing_is_read_again(tmp_path: Path) -> None:
+    nothing = [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": [{"type": "other", "provider": "p", "data": None}]},
+    ]
+    async with house(path=tmp_path) as h:
+        await h.agent()
+        await h.hub.replace_messages(Caller(), "a", MESSAGES.validate_python(nothing))
+        assert (await h.prompt()).reason == "done"
+    async with house(path=tmp_path) as h:
+        assert (await h.prompt()).reason == "done"
+        assert [role for role, _ in await h.said()] == ["user", "assistant", *["user", "assistant"] * 2]

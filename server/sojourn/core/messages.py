@@ -78,7 +78,8 @@ class OtherPart(Value):
 
     type: Literal["other"] = "other"
     provider: str
-    data: Json
+    data: Json = None
+    """Absent when it is null, as all that is None: what is stored must be read again."""
 
 
 Part = Annotated[
