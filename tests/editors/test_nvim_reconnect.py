@@ -180,10 +180,13 @@ def test_what_nobody_could_hear_stands_in_the_input_again(world: World, make_nvi
     nvim = make_nvim(world[0], "deaf", setup="{ cmd = { 'false' } }")
     nvim.command("Sojourn new early")
     nvim.keys("ixyzzy<C-s>")
+    bar = "vim.api.nvim_buf_call(require('sojourn.chat').open_chats.early.buf, require('sojourn.chat').winbar)"
+    nvim.wait(f"{bar}:find('What you said waits.', 1, true)")
     nvim.wait("vim.fn.getline(1) == 'xyzzy' and require('sojourn.client').state == 'off'", timeout_s=30)
     nvim.lua("require('sojourn').setup({})")
     nvim.keys("<CR>")
     assert nvim.wait_chat("early", "You said: xyzzy", timeout_s=40).count("## You") == 1
+    assert "waits" not in nvim.lua(f"return {bar}")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ end
 ---@field attached boolean it has attached once
 ---@field make_again? fun() the agent could not be made: this tries again
 ---@field waiting table[] prompts for then
+---@field unsent integer prompts that the daemon has not on disk yet
 local Chat = {}
 Chat.__index = Chat
 
@@ -68,7 +69,8 @@ function M.get(agent_id, unborn)
     return chat
   end
   render.highlights()
-  chat = setmetatable({ agent_id = agent_id, context = {}, waiting = {}, transcript = transcript.new() }, Chat)
+  chat = setmetatable({ agent_id = agent_id, context = {}, waiting = {}, unsent = 0 }, Chat)
+  chat.transcript = transcript.new()
   chat.unborn = unborn
   chat.buf = new_buffer(agent_id)
   M.open_chats[agent_id] = chat
@@ -116,7 +118,7 @@ function Chat:release()
   local waiting = self.waiting
   self.waiting = {}
   for _, prompt in ipairs(waiting) do
-    self:prompt(unpack(prompt))
+    self:send(unpack(prompt))
   end
 end
 
@@ -253,6 +255,16 @@ end
 ---@param content string|table[]
 ---@param callback? fun(err: table?)
 function Chat:prompt(content, callback)
+  self.unsent = self.unsent + 1
+  self:send(content, function(err)
+    self.unsent = self.unsent - 1
+    if callback then
+      callback(err)
+    end
+  end)
+end
+
+function Chat:send(content, callback)
   if not self.attached then
     table.insert(self.waiting, { content, callback })
     if self.make_again then
@@ -268,9 +280,7 @@ function Chat:prompt(content, callback)
       if err then
         ui.fail(err)
       end
-      if callback then
-        callback(err)
-      end
+      callback(err)
     end)
   end)
 end
@@ -289,6 +299,8 @@ function M.winbar()
   local agent = agents.known[agent_id]
   if client.state ~= "ready" then
     local words = client.state == "starting" and "connecting…" or "not connected"
+    local chat = M.open_chats[agent_id]
+    words = chat and chat.unsent > 0 and words .. " What you said waits." or words
     return ("%%#SojournAgent# %s %%#SojournWarning#%s"):format(agent_id, words)
   elseif not agent then
     return ("%%#SojournAgent# %s"):format(agent_id or "")
@@ -316,9 +328,7 @@ function Chat:refuse_waiting(why)
   local waiting = self.waiting
   self.waiting = {}
   for _, prompt in ipairs(waiting) do
-    if prompt[2] then
-      prompt[2]({ message = why })
-    end
+    prompt[2]({ message = why })
   end
 end
 
