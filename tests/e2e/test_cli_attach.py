@@ -181,6 +181,8 @@ def test_leaving_stops_nothing_and_stopping_does(make_daemon: Make) -> None:
             terminal.until("one ")
             terminal.type("/stop\n")
             terminal.until("stopped")
+            terminal.type("/stop\n")
+            terminal.until("Nothing was running.")
             terminal.type("\x04")
             assert terminal.process.wait(10) == 0
 
@@ -279,6 +281,20 @@ def test_a_table_at_a_terminal_has_headings(daemon: DaemonProcess, wire: Wire) -
     with at(daemon, "ps") as terminal:
         terminal.until("AGENT")
         terminal.until("idle")
+        assert terminal.process.wait(10) == 0
+
+
+def test_an_agent_is_attached_to_by_the_beginning_of_its_id(daemon: DaemonProcess) -> None:
+    assert daemon.run("create", "agent-12345").returncode == 0
+    with at(daemon, "attach", "agent-1") as terminal:
+        terminal.until("/quit")
+        terminal.type("hello\n")
+        terminal.until("Hello!")
+        terminal.type("/quit\n")
+        assert terminal.process.wait(10) == 0
+    with at(daemon, "ps") as terminal:
+        assert "ABOUT" in terminal.until("agent-12345")
+        terminal.until("hello")
         assert terminal.process.wait(10) == 0
 
 

@@ -152,6 +152,8 @@ def test_a_run_that_fails_exits_with_five(cli: Cli) -> None:
     done = cli("prompt", "hello", "--agent", "unlucky", "--model", "broken")
     assert done.code == 5
     assert "no such model" in done.err
+    assert done.err.splitlines()[-1].startswith("`sojourn doctor --models`")
+    assert "doctor" not in cli("prompt", "hello", "--new", "--model", "broken", "--json").err
 
 
 def test_ps_shows_what_each_agent_waits_for(cli: Cli) -> None:

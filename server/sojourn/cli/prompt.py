@@ -140,6 +140,8 @@ async def _run(daemon: Client, method: str, params: dict[str, Any], *, json: boo
             say(f"Taken; `sojourn attach {params['agentId']}` shows how it goes on.")
         return Exit.DONE
     outcome = await Pass(daemon, method, params, json=json).run()
+    if not json and outcome["reason"] == "failed" and outcome.get("error", {}).get("kind") == "modelError":
+        say("`sojourn doctor --models` tries the models, and says what to do.")
     return OF_REASON.get(outcome["reason"], Exit.FAILED)
 
 
