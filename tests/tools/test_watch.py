@@ -100,3 +100,16 @@ def test_a_new_program_is_told_everything(sessions: Sessions) -> None:
     assert watch.program is not None
     watch.program.communicate(timeout=20)  # closes the pipe, as the end of this process does
     wait_marked(name, 0)
+
+
+def test_without_a_program_the_list_is_kept_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    watch = Watch(grace_s=0.1)
+    watch.add(os.getpid())
+    assert watch.program is None
+    assert watch.pids() == (os.getpid(),)
+    assert "Nothing watches over the processes of servers" in caplog.text
+    watch.discard(os.getpid())
+    assert watch.pids() == ()
