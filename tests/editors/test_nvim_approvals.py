@@ -137,6 +137,8 @@ def test_arguments_are_shown_and_sent_back_as_they_are(world: World) -> None:
 def test_an_edit_is_shown_as_its_diff(world: World) -> None:
     (world[0].root / "sum.py").write_text("def add(a, b):\n    return a - b\n")
     nvim = ask(world, "diffed", "add")
+    assert "│  def add(a, b):\n│ -    return a - b\n│ +    return a + b\n" in nvim.chat("diffed")
+    assert nvim.lua("return vim.fn.bufexists('sum.py')") == 0, "showing it opens nothing"
     nvim.choose("Run it")
     nvim.command("Sojourn review")
     nvim.wait_chat("diffed", "The tool said: Edited")

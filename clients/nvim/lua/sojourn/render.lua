@@ -83,15 +83,10 @@ local DIFF_GROUPS = { ["+"] = "SojournAdded", ["-"] = "SojournRemoved" }
 
 --- What a decision is about: the change as a diff where there is one, else the arguments.
 local function in_question(block, lines, groups)
-  local preview = block.approval and block.approval.preview
-  if not preview then
-    return append(lines, groups, with("│ ", json.pretty(block.args)), "SojournArguments")
-  end
-  for _, line in ipairs(split((preview.text:gsub("\n$", "")))) do
-    append(lines, groups, { "│ " .. line }, DIFF_GROUPS[line:sub(1, 1)] or "SojournOutput")
-  end
-  if preview.truncated then
-    append(lines, groups, { "│ … and more" }, "SojournWarning")
+  local shown, filetype = require("sojourn.approvals").preview(block.approval)
+  for _, line in ipairs(shown) do
+    local group = filetype == "diff" and (DIFF_GROUPS[line:sub(1, 1)] or "SojournOutput") or "SojournArguments"
+    append(lines, groups, { "│ " .. line }, group)
   end
 end
 

@@ -54,6 +54,19 @@ local function text_of(buf)
   return table.concat(vim.api.nvim_buf_get_lines(buf, 0, -1, false), "\n")
 end
 
+--- The text that an edit of a file would begin with, without opening the file.
+local function text_at(path)
+  local buf = buffer_of(path)
+  if buf and vim.api.nvim_buf_is_loaded(buf) and vim.bo[buf].modified then
+    return text_of(buf)
+  end
+  local lines = vim.fn.readfile(path)
+  for index, line in ipairs(lines) do
+    lines[index] = line:gsub("\r$", "")
+  end
+  return table.concat(lines, "\n")
+end
+
 local function only_place(text, old)
   if type(old) ~= "string" or old == "" then
     error("oldText must be a text that is not empty", 0)
@@ -237,7 +250,7 @@ function M.diff(approval)
     return nil
   end
   local path = full_path(approval.args.path, approval.agentId)
-  local before = text_of(loaded_buffer(path))
+  local before = text_at(path)
   local hunks = vim.diff(before .. "\n", edited(before, approval.args.edits) .. "\n", { ctxlen = 3 })
   return ("--- %s\n+++ %s\n%s"):format(path, path, hunks)
 end
