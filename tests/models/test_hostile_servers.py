@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,9 +36,9 @@ from models.loopback import (
     sse,
     text_in,
 )
-from models.stubs import SPECS
+from models.stubs import SPECS, Said, events_of
 
-from sojourn.core.errors import ModelError
+from sojourn.core.errors import InvalidParams, ModelError
 from sojourn.core.messages import MOST_TOKENS, OtherPart, TextPart, ToolSpec, Usage
 from sojourn.models import _http, _read
 from sojourn.models._assemble import MAX_CALLS, AnswerBuilder, CallSlot
@@ -187,6 +189,62 @@ async def test_a_count_that_cannot_be_right_counts_nothing(count: Any) -> None:
     usage = {"prompt_tokens": count, "completion_tokens": 3}
     heard = await heard_from(sse({**delta("stop", content="x"), "usage": usage}), "chat")
     assert heard.answer.usage == Usage(input_tokens=0, output_tokens=3)
+
+
+ODD: list[Any] = [None, True, -1, 2**70, 1e308, "", "\ud800", [], {}, [[]], {"a": None}, [{"type": "text", "text": 3}]]
+
+
+def twisted(value: Any, rng: random.Random) -> Any:
+    """`value` with some of it left out, doubled or put in the place of something of another type."""
+    if rng.random() < 0.06:
+        return rng.choice(ODD)
+    if isinstance(value, dict):
+        return {key: twisted(item, rng) for key, item in value.items() if rng.random() > 0.03}
+    if isinstance(value, list):
+        kept = [twisted(item, rng) for item in value if rng.random() > 0.03]
+        return kept * 2 if rng.random() < 0.05 else kept
+    return value
+
+
+class Body:
+    """A reply that is there at once."""
+
+    headers: dict[str, str] = {}  # noqa: RUF012 - read only
+
+    def __init__(self, body: bytes) -> None:
+        self.pieces = [body]
+
+    async def read(self, *, within_s: float | None = None) -> bytes:
+        return self.pieces.pop() if self.pieces else b""
+
+    async def drain(self) -> None: ...
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
+async def test_a_twisted_stream_is_an_answer_that_can_be_kept_or_a_failure_of_the_model(api: str) -> None:
+    said = Said("mark", text="hello ü", reasoning="hm", calls=[("look", {"a": 1}), ("look", {"b": "ü"})])
+    spec = spec_for(base_url="http://127.0.0.1:9/v1", **SPECS[api])
+    model = make_model(spec)
+    wire = model._wire  # type: ignore[attr-defined]
+    events = [event.split(b"data: ") for event in events_of(api, said)]
+    for seed in range(400):
+        rng = random.Random(seed)
+        torn = [
+            name
+            + b"data: "
+            + (json.dumps(twisted(json.loads(data), rng)).encode() if data[:1] == b"{" else data)
+            + b"\n\n"
+            for name, data in events
+        ]
+        reader = model.reader(asked(tools=(LOOK,)), wire.peer)  # type: ignore[attr-defined]
+        try:
+            async for _ in _read.read_answer(Body(b"".join(torn)), reader, wire):  # type: ignore[arg-type]
+                pass
+            answer = reader.answer(None)[-1]
+        except (ModelError, InvalidParams):
+            continue
+        for part in answer.content:
+            assert part.json_bytes()
 
 
 # -- faults of our own ------------------------------------------------------------------------------------------------

@@ -205,7 +205,9 @@ class ResponsesReader:
         deltas: list[ModelDelta] = []
         for index, item in enumerate(output):
             made = self._items.get(index)
-            if item.get("call_id") in called or (made is not None and made.done and made.kind == item.get("type")):
+            if _word(item.get("call_id")) in called or (
+                made is not None and made.done and made.kind == item.get("type")
+            ):
                 continue
             free = index if made is None or not made.done else max(self._items) + 1
             deltas += self._item(free, item, done=True)
