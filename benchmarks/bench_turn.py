@@ -124,7 +124,7 @@ async def measure(report: Report, folder: Path, agents: int, turn: list[Transiti
             at_most=5.0,
             binding=False,
         )
-        report.line(f"{name}.loop_work_p99", _p99_ms(worked), "ms", at_most=5.0)
+        report.line(f"{name}.loop_work_p99", _p99_ms(worked), "ms", at_most=5.0, binding=False)
 
 
 def _written(raw: Raw | RawLoop, turns: int) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import pytest
 
 from sojourn.core.errors import StorageError
 from sojourn.store.base import Conflict, Tx
-from sojourn.store.records import AgentRecord, CallRecord, MessageRecord, RunRecord, snapshot
+from sojourn.store.records import AgentRecord, CallRecord, EventRecord, MessageRecord, RunRecord, snapshot
 from sojourn.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +63,31 @@ async def test_a_later_row_is_there_for_every_query_of_its_batch(store: SqliteSt
     assert await seen(lambda tx: tx.count(MessageRecord, conversation="a")) == 1
     assert len(await seen(lambda tx: tx.find(MessageRecord, conversation="a"))) == 2
     assert (await seen(lambda tx: tx.get(MessageRecord, "a", 3))).message_id == "msg-3"
+
+
+@pytest.mark.parametrize(
+    "rests",
+    [
+        [{}, {}],
+        [{"run_id": "r"}, {}],
+        [{"run_id": "r"}, {"origin": '{"clientId":"c"}'}, {}],
+        [{}, {"run_id": "r", "ref_agent_id": "b", "ref_seq": 7, "ref_call_id": "c"}, {"origin": "{}"}],
+        [{"ref_seq": 0}, {"run_id": ""}],
+    ],
+)
+async def test_what_some_rows_of_a_batch_have_and_others_have_not_is_kept(
+    store: SqliteStore, rests: list[dict[str, Any]]
+) -> None:
+    events = [EventRecord("a", n, "now", "{}", **rest) for n, rest in enumerate(rests, 1)]
+    calls = [CallRecord("a", f"c{n}", "r", n, "look", "{}", "sha", "proposed", "now") for n in range(len(rests))]
+    calls[-1].read_at = "later"
+    changes = [
+        lambda tx, event=event, call=call: (tx.insert(event, later=True), tx.insert(call, later=True))
+        for event, call in zip(events, calls, strict=True)
+    ]
+    await together(store, *changes)
+    assert await store.read(lambda tx: tx.find(EventRecord, agent_id="a")) == events
+    assert await store.read(lambda tx: tx.find(CallRecord, owner="a", order="position")) == calls
 
 
 async def test_rows_of_many_transitions_end_as_the_last_of_them_left_them(store: SqliteStore) -> None:

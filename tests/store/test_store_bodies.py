@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sojourn.store import _bodies
-from sojourn.store._bodies import MARK, must_pack, pack, unpack
+from sojourn.store._bodies import LARGE_BODY, MARK, must_pack, none_to_pack, pack, unpack
 
 LONG = "x" * 5000
 FILL = "f" * 70_000
@@ -68,6 +68,22 @@ def test_a_body_that_looks_packed_is_packed() -> None:
         assert packed is not None
         assert packed.text != text
         assert unpack(packed.text, packed.blobs.get) == text
+
+
+@pytest.mark.parametrize(
+    ("texts", "none"),
+    [
+        ([], True),
+        (["{}", '{"type":"text"}'], True),
+        (["x" * LARGE_BODY] * 3, True),
+        (["{}", "x" * (LARGE_BODY + 1)], False),
+        (["{}", '{"type":"image"}', "{}"], False),
+        (["{}", MARK], False),
+    ],
+)
+def test_bodies_are_looked_at_one_by_one_when_one_of_them_may_have_to_be_packed(texts: list[str], none: bool) -> None:
+    assert none_to_pack(texts) is none
+    assert not (none and any(map(must_pack, texts)))
 
 
 def test_a_lost_blob_leaves_json_that_says_so() -> None:

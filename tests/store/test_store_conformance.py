@@ -20,6 +20,7 @@ from sojourn.store.records import (
     Record,
     RequestRecord,
     RunRecord,
+    snapshot,
 )
 
 pytestmark = pytest.mark.anyio
@@ -457,3 +458,21 @@ async def test_an_approval_is_one_per_call(store: Store) -> None:
     with pytest.raises(Conflict):
         await add(store, ApprovalRecord("p2", "a1", "r1", "x", AT, "{}"))
     await add(store, ApprovalRecord("p2", "a2", "r1", "x", AT, "{}"))
+
+
+async def test_a_row_is_read_together_with_what_was_in_it(store: Store) -> None:
+    await add(store, agent("a1", title="first"))
+
+    def renamed(tx: Tx) -> None:
+        found = tx.read(AgentRecord, "a1")
+        assert found is not None
+        row, before = found
+        assert row == tx.get(AgentRecord, "a1")
+        assert before == snapshot(row)
+        row.title = "second"
+        assert before != snapshot(row)
+        tx.save(row, before)
+
+    await store.write(renamed)
+    assert [row.title for row in await found(store, AgentRecord)] == ["second"]
+    assert await store.write(lambda tx: tx.read(AgentRecord, "a2")) is None
