@@ -101,7 +101,7 @@ def settle() -> None:
     """What the daemon does after its start."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 10, 50)
+    gc.set_threshold(20_000, 25, 25)
     sys.setswitchinterval(0.001)
 
 
