@@ -185,6 +185,10 @@ WRONG: list[tuple[str, Any, str, str]] = [
     # steps
     ("run/step", {**R, "toolResults": [], "resolution": {"action": "fail"}}, "resolution", "not with toolResults and"),
     ("run/step", {**R, "resolution": {"action": "repair"}}, "resolution.toolName", "needs 'toolName'"),
+    *(
+        ("run/step", {**R, "modelResponse": {"content": [], "usage": {name: -1}}}, f"modelResponse.usage.{name}", "0")
+        for name in ("inputTokens", "outputTokens", "cachedInputTokens", "reasoningTokens", "cost")
+    ),
     # schemas and choices
     (
         "run/create",

@@ -106,7 +106,7 @@ class Usage(Value):
     output_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
     cached_input_tokens: int | None = Field(default=None, ge=0, le=MOST_TOKENS)
     reasoning_tokens: int | None = Field(default=None, ge=0, le=MOST_TOKENS)
-    cost: float | None = None
+    cost: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
     def __add__(self, other: Usage) -> Usage:
         return Usage.trusted(
