@@ -63,10 +63,14 @@ class Client:
         except WireClosed:
             self._collect()
 
-    def settle(self, limit_s: float = 60) -> None:
-        """Brings everything to its end: decides, answers and resumes until nobody waits for anything any more."""
-        until = time.monotonic() + limit_s
-        while time.monotonic() < until:
+    def settle(self, limit_s: float = 600, *, still_s: float = 60) -> None:
+        """Brings everything to its end: decides, answers and resumes until nobody waits for anything any more. It may
+        take long where much was begun, but something must happen."""
+        began = moved = time.monotonic()
+        heard = 0
+        while time.monotonic() < min(began + limit_s, moved + still_s):
+            if len(self._notebook.heard) > heard:
+                heard, moved = len(self._notebook.heard), time.monotonic()
             busy = [self._decide_all(), self._answer_all(), self._resume_all()]
             self._collect()
             if not any(busy) and not self._open:
