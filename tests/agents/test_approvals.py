@@ -112,6 +112,20 @@ async def test_abort_stops_the_run() -> None:
         assert (await h.prompt("again")).output == "next"
 
 
+async def test_abort_of_a_paused_run_stops_it_when_it_is_carried_on() -> None:
+    tool = gated()
+    async with house([call("deploy")], "next", tools=[tool]) as h:
+        await h.agent(on_approval="pause")
+        assert (await h.prompt()).reason == "paused"
+        (approval,) = await h.approvals()
+        await h.decide(approval["approvalId"], "abort")
+        assert (await h.state())["state"] == "paused"
+        assert (await h.resume()).reason == "stopped"
+        assert tool.ran == []
+        assert (await h.state())["state"] == "idle"
+        assert (await h.prompt("again")).output == "next"
+
+
 async def test_calls_that_need_nobody_run_while_a_gated_one_waits() -> None:
     quick = ToldTool("quick")
     async with house([call("deploy"), call("quick")], "done", tools=[quick, gated()]) as h:

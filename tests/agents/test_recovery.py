@@ -222,6 +222,54 @@ async def test_a_childs_open_approval_and_its_parents_run_survive_together(tmp_p
         assert kinds[-1] == "nested:agentEnd"
 
 
+def deaf(h: House) -> None:
+    """Lets nothing more begin, as if the process were killed before it acts on what it commits next."""
+    h.hub._closing = True
+
+
+async def test_a_decision_to_abort_that_a_kill_caught_stops_the_run(tmp_path: Path) -> None:
+    tool = ToldTool("deploy", approval="ask")
+    async with killed_house([call("deploy")], path=tmp_path, tools=[tool]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("approvalRequested")
+        (approval,) = await h.approvals()
+        deaf(h)
+        await h.decide(approval["approvalId"], "abort")
+    async with house("next", path=tmp_path, tools=[tool]) as h:
+        async with asyncio.timeout(5):
+            assert (await h.hub.wait("a", None)).reason == "stopped"
+        assert (await h.state())["state"] == "idle"
+        assert [e["type"] for e in await h.stored_events()][-2:] == ["turnEnd", "agentEnd"]
+        assert (await h.prompt("again")).output == "next"
+        assert tool.ran == []
+
+
+@pytest.mark.parametrize("on_restart", ["pause", "resume"])
+async def test_a_childs_abort_that_a_kill_caught_stops_the_child_and_its_parent_hears_of_it(
+    tmp_path: Path, on_restart: str
+) -> None:
+    deploy = ToldTool("deploy", approval="ask")
+    tools = [delegating("rerun"), deploy]
+    async with killed_house([call("helper")], [call("deploy")], path=tmp_path, tools=tools) as h:
+        await h.agent(on_restart=on_restart)
+        await h.start()
+        await h.client.until("nested:approvalRequested")
+        (approval,) = await h.approvals("a")
+        deaf(h)
+        await h.decide(approval["approvalId"], "abort")
+    async with house("the child was stopped", path=tmp_path, tools=tools) as h:
+        async with asyncio.timeout(5):
+            assert (await h.hub.wait(approval["agentId"], None)).reason == "stopped"
+            if on_restart == "pause":
+                assert (await h.state())["state"] == "interrupted"
+                await h.resume()
+            assert (await h.hub.wait("a", None)).output == "the child was stopped"
+        assert {(await h.state(one))["state"] for one in ("a", approval["agentId"])} == {"idle"}
+        assert await h.approvals() == []
+        assert deploy.ran == []
+
+
 async def test_the_child_of_a_tool_that_may_not_run_again_is_stopped_with_its_parent(tmp_path: Path) -> None:
     deploy = ToldTool("deploy", approval="ask")
     tools = [delegating("fail"), deploy]

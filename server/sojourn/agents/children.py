@@ -252,6 +252,19 @@ def descendants(tx: ReadTx, agent_id: str) -> list[str]:
     return found
 
 
+def ask_to_stop(ledger: Ledger, agent_id: str) -> str | None:
+    """Marks the agent's and its descendants' runs: no child starts under them from now on, and a restart stops them."""
+    found: str | None = None
+    for one in (agent_id, *descendants(ledger.tx, agent_id)):
+        agent = ledger.agent(one)
+        record = ledger.active_run(agent)
+        if record is not None and record.pass_open:
+            record.stop_requested = True
+            ledger.save_run(record)
+            found = record.run_id if one == agent_id else found
+    return found
+
+
 def nest_of(tx: ReadTx, record: RunRecord) -> tuple[tuple[str, str], ...]:
     """Inside which calls a run is shown, innermost first."""
     chain: list[tuple[str, str]] = []

@@ -237,7 +237,7 @@ class Control:
         """
         family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
         try:
-            run_id = await self._rt.write("stop", lambda ledger: _ask_to_stop(ledger, agent_id))
+            run_id = await self._rt.write("stop", lambda ledger: children.ask_to_stop(ledger, agent_id))
         except StorageError:
             await self._halt((*family, agent_id))
             raise
@@ -567,21 +567,10 @@ def _look(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
     record = p.records(ledger)[1]
     if not record.pass_open or record.driver != "agent" or p.run.state != "executing_tools":
         return Over("done")
+    if record.stop_requested:
+        return loop.stop(ledger, p)
     p.sync_entries(ledger)
     return rounds.advance(ledger, rt, p)
-
-
-def _ask_to_stop(ledger: Ledger, agent_id: str) -> str | None:
-    """Marks the agent's and its descendants' runs: no child starts under them from now on."""
-    found: str | None = None
-    for one in (agent_id, *children.descendants(ledger.tx, agent_id)):
-        agent = ledger.agent(one)
-        record = ledger.active_run(agent)
-        if record is not None and record.pass_open:
-            record.stop_requested = True
-            ledger.save_run(record)
-            found = record.run_id if one == agent_id else found
-    return found
 
 
 def _outcome(tx: ReadTx, agent_id: str, run_id: str | None) -> RunOutcome | None:

@@ -19,8 +19,7 @@ from sojourn.core.run import RunEntry
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, EntryRecord, RunRecord
 
-from . import clock, policy, rounds
-from .children import descendants
+from . import children, clock, policy, rounds
 from .ledger import Ledger, StopAsked, Wake
 from .passes import insert_entry
 from .runtime import Runtime
@@ -34,7 +33,7 @@ async def listed(rt: Runtime, agent_id: str | None) -> dict[str, Any]:
         await rt.agent(agent_id)
 
         def query(tx: ReadTx) -> list[ApprovalRecord]:
-            family = (agent_id, *descendants(tx, agent_id))
+            family = (agent_id, *children.descendants(tx, agent_id))
             rows = [
                 row for one in family for row in tx.find(ApprovalRecord, agent_id=one, decided=False, order="since")
             ]
@@ -165,12 +164,22 @@ def _apply(ledger: Ledger, row: ApprovalRecord, approval: Approval) -> None:
     if made.covers is not None and made.scope == "agent":
         policy.allow_always(agent, made.covers)
     if made.decision == "abort":
-        ledger.tx.publish(StopAsked(row.agent_id))
+        _abort(ledger, agent, record)
     _show_state(ledger, agent, record)
     if record.pass_open:
         ledger.tx.publish(Wake(row.agent_id))
         for step in reversed(approval.path):
             ledger.tx.publish(Wake(step.agent_id))
+
+
+def _abort(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
+    """The run is stopped; a paused one, which nothing goes on with until somebody does, is when it is carried on."""
+    if record.pass_open:
+        children.ask_to_stop(ledger, agent.agent_id)
+        ledger.tx.publish(StopAsked(agent.agent_id))
+    else:
+        record.stop_requested = True
+        ledger.save_run(record)
 
 
 def _settle_call(call: CallRecord, decision: str, approval: Approval) -> None:

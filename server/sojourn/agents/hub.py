@@ -145,12 +145,14 @@ class Hub:
         try:
             await self._after_all_runs()
             await self.rt.jobs.recover()
-            resume, look = await recovery.recover(self.rt)
+            found = await recovery.recover(self.rt)
         finally:
             self._control.recovered()
-        for agent_id in look:
+        for agent_id in found.look:
             self._control.wake(agent_id)
-        for agent_id in resume:
+        for agent_id in found.stop:
+            self.spawn(self._stop_quietly(agent_id), f"stop {agent_id}")
+        for agent_id in found.resume:
             self.spawn(self._resume_quietly(agent_id), f"resume {agent_id}")
         for agent_id in await recovery.unread_agents(self.rt):
             self.spawn(self._control.continue_inbox(agent_id), f"inbox {agent_id}")

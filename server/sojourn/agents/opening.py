@@ -183,7 +183,7 @@ def carry_on(
     turns.start(ledger, p, cause, origin=origin)
     _tell_lost(ledger, p, agent, record, lost)
     if p.run.state == "executing_tools":
-        p.todo = _carry_on_round(rt, ledger, p)
+        p.todo = rounds.stop_round(ledger, p) if record.stop_requested else _carry_on_round(rt, ledger, p)
         return
     if p.run.state == "awaiting_model":
         p.run.withdraw_call()
@@ -234,6 +234,8 @@ def _run_waits(ledger: Ledger, p: Pass) -> bool:
 def _check_something_to_do(ledger: Ledger, p: Pass, agent: AgentRecord) -> None:
     """D6: nothing in the inbox, and the run waits for pending calls or undecided approvals only."""
     if p.run.state == "executing_tools":
+        if p.records(ledger)[1].stop_requested:
+            return
         rows = rounds.round_rows(ledger, p)
         states = {row.state for row in rows}
         if "awaiting_approval" not in states or "approved" in states:

@@ -7,6 +7,8 @@ interrupted: it waits again, and one late decision carries it on.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from sojourn.core import events as ev
 from sojourn.core.agent import AgentConfig, ErrorInfo
@@ -23,23 +25,36 @@ MAX_CRASHES = 3
 WAITS = ("awaiting_approval", "approved")
 
 
-async def recover(rt: Runtime) -> tuple[list[str], list[str]]:
-    """Ends or keeps every open pass that nobody drives; (agents to resume by config, agents to look at again)."""
+class Recovered(NamedTuple):
+    """Agents that something is to be done with, now that all passes have their end or wait again."""
+
+    resume: Sequence[str] = ()
+    """Interrupted ones that their config wants resumed."""
+    look: Sequence[str] = ()
+    """Waiting ones whose decision was not carried out."""
+    stop: Sequence[str] = ()
+    """Those whose stop was asked for, by a decision to abort too, and not carried out."""
+
+
+async def recover(rt: Runtime) -> Recovered:
+    """Ends or keeps every open pass that nobody drives."""
     runs = await rt.store.read(lambda tx: tx.find(RunRecord, pass_open=True))
     open_runs = [run for run in runs if run.agent_id is not None and run.agent_id not in rt.live]
     if not open_runs:
-        return [], []
+        return Recovered()
+    stopping = [run for run in open_runs if _is_stopping(run)]
     kept = await rt.store.read(lambda tx: _waiting(tx, open_runs))
     resume: list[str] = []
     for run in sorted(open_runs, key=lambda run: -_depth(run, open_runs)):
-        if run.run_id in kept:
+        if run.run_id in kept or run in stopping:
             continue
         again = await rt.write("recover", lambda ledger, r=run: _interrupt(rt, ledger, r.run_id))  # type: ignore[misc]
         if again and run.nested_agent_id is None:  # a child inside a call is carried on by its parent's
             resume.append(run.agent_id or "")
     await rt.write("recover", lambda ledger: _show_waiting(ledger, kept))
+    await rt.write("recover", lambda ledger: _leave_interrupted(ledger, stopping))
     look = await rt.store.read(lambda tx: _decided(tx, kept))
-    return resume, look
+    return Recovered(resume, look, [run.agent_id for run in stopping if run.agent_id is not None])
 
 
 def _depth(run: RunRecord, runs: list[RunRecord]) -> int:
@@ -53,7 +68,7 @@ def _depth(run: RunRecord, runs: list[RunRecord]) -> int:
 
 def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
     """The runs that wait for a decision: their own, or a foreground child's under a call that may run again."""
-    kept = {run.run_id for run in runs if run.driver == "agent" and _asks(tx, run)}
+    kept = {run.run_id for run in runs if run.driver == "agent" and _asks(tx, run) and not _is_stopping(run)}
     by_agent = {run.agent_id: run for run in runs}
     for run in [run for run in runs if run.run_id in kept]:
         chain, inner = [run], run
@@ -68,6 +83,20 @@ def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
         else:
             kept |= {one.run_id for one in chain}
     return kept
+
+
+def _is_stopping(run: RunRecord) -> bool:
+    return run.stop_requested and run.driver == "agent" and run.state == "executing_tools"
+
+
+def _leave_interrupted(ledger: Ledger, stopping: list[RunRecord]) -> None:
+    """What a stopped child still says is not shown in its parent's call when that was interrupted."""
+    for run in stopping:
+        record = ledger.run(run.run_id)
+        outer = ledger.active_run(ledger.agent(record.nested_agent_id)) if record.nested_agent_id else None
+        if record.nested_agent_id is not None and (outer is None or not outer.pass_open):
+            record.nested_agent_id = None
+            ledger.save_run(record)
 
 
 def _asks(tx: ReadTx, run: RunRecord) -> bool:
