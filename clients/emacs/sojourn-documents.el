@@ -110,6 +110,7 @@
     (sojourn-documents--sync-all)))
 
 (add-hook 'sojourn-connected-hook #'sojourn-documents--connected)
+(add-hook 'sojourn-before-change-hook #'sojourn-documents--sync-all)
 (add-hook 'sojourn-notification-functions #'sojourn-documents--notified)
 (add-hook 'first-change-hook #'sojourn-documents--changed)
 (add-hook 'after-save-hook #'sojourn-documents-sync)

@@ -55,6 +55,9 @@ The command `sojourn-show-log' shows it."
 (defvar sojourn-connected-hook nil
   "Hook run when the daemon has answered to our greeting.")
 
+(defvar sojourn-before-change-hook nil
+  "Hook run before a request that changes something is sent.")
+
 (defvar sojourn-disconnected-hook nil
   "Hook run when the connection is lost or closed.")
 
@@ -179,6 +182,7 @@ A MUTATING request gets a `requestId'.  A request that is not answered
 before the connection is lost is sent again over the next one, unless
 it is BOUND to this one: then it fails.  Returns at once."
   (when mutating
+    (run-hooks 'sojourn-before-change-hook)
     (setq params (append params (list :requestId (sojourn--request-id)))))
   (let ((call (sojourn-call--make :method method :params params :success success
                                   :failure failure :bound bound)))

@@ -46,12 +46,13 @@ local attempts, draining, leaving = 0, false, false
 local next_id = 0
 local requests = {} -- id → {method, params, callback, once, sent}
 local asked = {} -- the daemon's own requests that are not answered yet
-local listeners = { ready = {}, lost = {}, notification = {}, request = {} }
+local listeners = { ready = {}, lost = {}, change = {}, notification = {}, request = {} }
 
 local start
 
---- Calls `callback` upon something: `ready(first)`, `lost(why)`, `notification` and `request` by method.
----@param what "ready"|"lost"|"notification"|"request"
+--- Calls `callback` upon something: `ready(first)`, `lost(why)`, `change` before a request that changes something is
+--- sent, `notification` and `request` by method.
+---@param what "ready"|"lost"|"change"|"notification"|"request"
 ---@param callback function
 ---@param method? string
 function M.on(what, callback, method)
@@ -103,6 +104,9 @@ function M.request(method, params, callback, options)
   requests[id] =
     { method = method, params = params, callback = callback or function() end, once = options and options.once }
   if M.state == "ready" then
+    for _, listener in ipairs(MUTATING[method] and listeners.change or {}) do
+      listener()
+    end
     transmit(id, requests[id])
   elseif M.state == "off" then
     start()

@@ -123,6 +123,8 @@ client.on("ready", function()
   M.sync_all()
 end)
 
+client.on("change", M.sync_all)
+
 -- A change by a command or another plugin, in a buffer that is not the current one, is seen at the next of these.
 client.on("notification", function(params)
   if params.event.type == "agentStart" or params.event.type == "turnStart" then

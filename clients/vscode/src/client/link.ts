@@ -50,6 +50,8 @@ const TRIES = 6;
 export class Link {
   readonly changed = new Signal<LinkState>();
   readonly ready = new Signal<Session>();
+  /** Before a call that changes something is sent. */
+  readonly changing = new Signal<void>();
   state: LinkState = { kind: "connecting" };
   private readonly handlers = new Map<string, Handler>();
   private readonly listeners = new Map<string, Signal<unknown>>();
@@ -109,6 +111,7 @@ export class Link {
     const body = MUTATING.has(method) ? { requestId: randomUUID(), ...params } : params;
     for (let left = TRIES; ; left -= 1) {
       const session = await this.up();
+      if (MUTATING.has(method)) this.changing.emit();
       try {
         return await session.send<T>(method, body);
       } catch (error) {

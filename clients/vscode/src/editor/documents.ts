@@ -21,8 +21,9 @@ export class Documents implements vscode.Disposable {
     this.subscriptions = [
       link.ready.on(() => {
         this.told.clear();
-        for (const one of vscode.workspace.textDocuments) this.sync(one);
+        this.syncAll();
       }),
+      link.changing.on(() => this.syncAll()),
       vscode.workspace.onDidChangeTextDocument((event) => this.soon(event.document)),
       vscode.workspace.onDidSaveTextDocument((document) => this.sync(document)),
       vscode.workspace.onDidCloseTextDocument((document) => this.close(document.uri.toString())),
@@ -32,6 +33,10 @@ export class Documents implements vscode.Disposable {
   dispose(): void {
     for (const one of this.subscriptions) one.dispose();
     for (const one of this.waiting.values()) clearTimeout(one);
+  }
+
+  private syncAll(): void {
+    for (const one of vscode.workspace.textDocuments) this.sync(one);
   }
 
   /** Tells the daemon how a file is now, when it does not know that. */
