@@ -36,9 +36,9 @@ def test_the_page_has_examples_and_its_config_can_be_read() -> None:
     for call, right in (
         (Call("write", {"path": "docs/a.md"}, write, cwd="/w"), "allow"),
         (Call("write", {"path": "docs/../a.md"}, write, cwd="/w"), "ask"),
-        (Call("deploy", {"target": "test"}, deploy), "allow"),
-        (Call("deploy", {"target": "prod"}, deploy), "ask"),
-        (Call("files__read", {}), "allow"),
+        (Call("demo_deploy", {"target": "test"}, deploy), "allow"),
+        (Call("demo_deploy", {"target": "prod"}, deploy), "ask"),
+        (Call("git__log", {}), "allow"),
     ):
         assert judge(call, approvals, "deny") == right
 

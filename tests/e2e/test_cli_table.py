@@ -42,6 +42,13 @@ def test_where_there_is_room_a_row_is_a_line() -> None:
     assert len(drawn(120, cut_last=False)) == 3
 
 
+def test_words_are_not_broken_where_there_is_room_for_them() -> None:
+    row = ("agent-a48fddd2538d246b", "paused", "1 pending call (msg-2-call-1)", "2", "just now", "And?")
+    out = io.StringIO()
+    draw(Console(file=out, width=80, color_system=None), HEADINGS, [row], cut_last=True)
+    assert "(msg-2-call-1)" in out.getvalue()
+
+
 def test_the_last_column_is_cut_to_what_is_left() -> None:
     lines = drawn(80, cut_last=True)
     assert len(lines) == 3

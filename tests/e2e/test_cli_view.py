@@ -136,28 +136,30 @@ def test_an_event_on_the_screen(events: list[dict[str, Any]], screen: str, capsy
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "mark", "words"),
     [
-        ("approve", "approved by x"),
-        ("edit", "approved with other arguments by x"),
-        ("answer", "answered by x"),
-        ("deny", "denied by x"),
-        ("abort", "stopped by x"),
-        ("stopped", "not decided, the run was stopped"),
-        ("closed", "not decided, it is needed no more"),
-        ("expired", "not decided in time"),
-        ("postponed", "postponed by x"),
+        ("approve", "✓", "approved by x"),
+        ("edit", "✓", "approved with other arguments by x"),
+        ("answer", "✓", "answered by x"),
+        ("deny", "!", "denied by x"),
+        ("abort", "!", "stopped by x"),
+        ("stopped", "!", "not decided, the run was stopped"),
+        ("closed", "!", "not decided, it is needed no more"),
+        ("expired", "!", "not decided in time"),
+        ("postponed", "!", "postponed by x"),
     ],
 )
-def test_every_end_of_an_approval_has_words(kind: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_end_of_an_approval_has_words(
+    kind: str, mark: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     approval = {**APPROVAL, "decision": {"decision": kind, "by": "x"}}
     View(all_on_stdout=True).show_wire({"agentId": "a", "event": {"type": "approvalResolved", "approval": approval}})
-    assert capsys.readouterr().out == f"! rm: {words}\n"
+    assert capsys.readouterr().out == f"{mark} rm: {words}\n"
 
 
 def test_the_protocol_has_no_other_end_of_an_approval() -> None:
     table = test_every_end_of_an_approval_has_words.pytestmark[0].args[1]  # type: ignore[attr-defined]
-    assert set(get_args(DecisionKind)) == {kind for kind, _ in table} - {"postponed"}
+    assert set(get_args(DecisionKind)) == {kind for kind, *_ in table} - {"postponed"}
 
 
 def test_for_a_pipe_only_the_answer_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:

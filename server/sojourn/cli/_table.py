@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 _BETWEEN = 2
-_LEAST = 8
-"""Columns are not made narrower than this."""
+_LEAST, _WORD = 8, 16
+"""Columns are not made narrower than the first, nor than their longest word if that is no longer than the second."""
 
 
 def draw(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut_last: bool) -> None:
@@ -32,9 +32,11 @@ def draw(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]
 
 def _widths(headings: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
     """The width of each column, the widest made narrower first; None when even the narrowest do not fit."""
-    columns = zip(headings, *rows, strict=True)
+    columns = list(zip(headings, *rows, strict=True))
     widths = [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    least = [widths[0], *(min(width, _LEAST) for width in widths[1:])]
+    words = [max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    at_least = [max(_LEAST, word) if word <= _WORD else _LEAST for word in words]
+    least = [widths[0], *(min(pair) for pair in zip(widths[1:], at_least[1:], strict=True))]
     room -= _BETWEEN * (len(widths) - 1)
     if sum(least) > room:
         return None

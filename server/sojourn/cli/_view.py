@@ -150,8 +150,10 @@ class View:
         approval = event["approval"]
         decision = approval["decision"]
         reason = f": {decision['reason']}" if decision.get("reason") else ""
-        self.note(f"! {approval['toolName']}: {decided(decision)}{reason}", "yellow", depth)
-        if decision["decision"] not in ("approve", "edit", "answer"):
+        went_on = decision["decision"] in ("approve", "edit", "answer")
+        mark, style = ("✓", "green") if went_on else ("!", "yellow")
+        self.note(f"{mark} {approval['toolName']}: {decided(decision)}{reason}", style, depth)
+        if not went_on:
             self._told.add((*self._path, approval["callId"]))
 
     def _on_inbox_queued(self, event: dict[str, Any], depth: int) -> None:

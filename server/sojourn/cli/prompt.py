@@ -30,7 +30,11 @@ PresetOption = Annotated[
 ]
 ToolsOption = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--tool", metavar="NAME", help="A tool of a new agent, repeatable; all of them unless said."),
+    typer.Option(
+        "--tool",
+        metavar="NAME",
+        help="A tool of a new agent, repeatable; all of them unless said, with a preset those that it names.",
+    ),
 ]
 NoWaitFlag = Annotated[bool, typer.Option("--no-wait", help="Return once the daemon has taken it.")]
 
