@@ -270,6 +270,26 @@ async def test_a_childs_abort_that_a_kill_caught_stops_the_child_and_its_parent_
         assert deploy.ran == []
 
 
+async def test_an_abort_that_a_kill_caught_stops_children_in_the_middle_of_their_model_call(tmp_path: Path) -> None:
+    deploy = ToldTool("deploy", approval="ask")
+    tools = [delegating("rerun"), deploy]
+    async with killed_house([call("helper"), call("deploy")], for_ever, path=tmp_path, tools=tools) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("nested:messageStart", count=2)
+        (approval,) = await h.approvals("a")
+        deaf(h)
+        await h.decide(approval["approvalId"], "abort")
+    async with house("next", path=tmp_path, tools=tools) as h:
+        below = await h.hub.list_agents(cursor=None, limit=9, state=None, parent_agent_id="a", labels=None)
+        child = below["agents"][0]["agentId"]
+        async with asyncio.timeout(5):
+            assert (await h.hub.wait("a", None)).reason == "stopped"
+            assert (await h.hub.wait(child, None)).reason == "stopped"
+        assert {(await h.state(one))["state"] for one in ("a", child)} == {"idle"}
+        assert (await h.prompt("again")).output == "next"
+
+
 async def test_the_child_of_a_tool_that_may_not_run_again_is_stopped_with_its_parent(tmp_path: Path) -> None:
     deploy = ToldTool("deploy", approval="ask")
     tools = [delegating("fail"), deploy]

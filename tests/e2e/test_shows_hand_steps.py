@@ -25,6 +25,12 @@ rules:
     reply: {text: "one two three four five six seven eight", delay_ms: 300}
   - when: {user: '^deploy'}
     reply: {calls: [{name: demo_deploy, arguments: {target: "prod"}}]}
+  - when: {user: '^every one'}
+    reply:
+      calls:
+        - {name: demo_deploy, arguments: {target: a1}}
+        - {name: demo_deploy, arguments: {target: a2}}
+        - {name: demo_deploy, arguments: {target: a3}}
   - when: {user: '^sleep and deploy'}
     reply:
       calls:
@@ -322,3 +328,31 @@ def test_an_interrupted_run_is_stepped_after_a_kill(house: DaemonProcess) -> Non
         assert [said for _, said in conversation(wire, a)] == ["slowly", "", "!", "Done by hand."]
         kinds = [event["type"] for event in told(wire, a, 0)]
         assert kinds.count("agentStart") == kinds.count("agentEnd") == 2
+
+
+@pytest.mark.parametrize("first", ["abort", "step"])
+def test_what_was_aborted_is_not_carried_on_by_anybody(house: DaemonProcess, first: str) -> None:
+    """One call is approved, one aborted, one executed by hand: the approved one does not run any more."""
+    with client(house) as wire:
+        name = agent(wire, next(names), onApproval="pause")
+        run_id = prompt(wire, name, "every one")["runId"]
+        a, b, c = wire.call("approval/list", {"agentId": name})["approvals"]
+        wire.call("approval/decide", {"approvalId": b["approvalId"], "decision": "approve"})
+        before = effects(Path(house.env["SOJOURN_DEMO_WORLD"]))
+        by_hand = {"runId": run_id, "toolResults": [{"callId": c["callId"], "content": "by hand"}]}
+        abort = {"approvalId": a["approvalId"], "decision": "abort"}
+        with Script(house) as script:
+            if first == "step":
+                script.ask("run/step", **by_hand)
+            wire.call("approval/decide", abort)
+            if first == "abort":
+                step = script.ask("run/step", **by_hand)["step"]
+                assert (step["type"], step["error"]["kind"]) == ("failed", "cancelled")
+        wire.wait_until(
+            lambda: wire.call("agent/get", {"agentId": name})["state"] != "running", "the step's end with its client"
+        )
+        if first == "step":
+            assert wire.call("agent/resume", {"agentId": name})["reason"] == "stopped"
+        assert wire.call("agent/get", {"agentId": name})["state"] == "idle"
+        assert effects(Path(house.env["SOJOURN_DEMO_WORLD"])) == before
+        assert prompt(wire, name, "hello")["reason"] == "done"

@@ -140,7 +140,7 @@ def close_record(
     ledger.event(agent, end_event, run=record)
     resumable = reason in ("paused", "interrupted")
     record.pass_open, record.active, record.driver = False, resumable, None
-    record.stop_requested, record.streaming_message = False, None
+    record.stop_requested, record.streaming_message = record.stop_requested and resumable, None
     record.crashes = record.crashes if reason == "interrupted" else 0
     record.outcome = orjson.dumps(
         {

@@ -36,13 +36,25 @@ async def step(rt: Runtime, caller: Caller, p: Pass, *, revision: int | None, fe
             raise AgentBusy(f"The run {record.run_id!r} is being driven; it is {agent.state}.", runId=record.run_id)
         p.sync_entries(ledger)
         before, machine = record.revision, record.machine
-        _open(ledger, p, agent, record, feed)
-        owed = _feed(ledger, p, agent, record, feed)
+        if record.stop_requested and p.run.state == "executing_tools":
+            owed = _stop(ledger, p, record)
+        else:
+            _open(ledger, p, agent, record, feed)
+            owed = _feed(ledger, p, agent, record, feed)
         # Within a transition the run is saved more than once; for its drivers that is one change, or none.
         record.revision = before + (feed is not None or record.machine != machine)
         return {"revision": record.revision, "step": owed}
 
     return await rt.answer_once(caller, "step", change)
+
+
+def _stop(ledger: Ledger, p: Pass, record: RunRecord) -> dict[str, Any]:
+    """Ends a run that was aborted, or whose stop was asked for: nothing of it is to be executed by anybody."""
+    if not record.pass_open:
+        turns.start(ledger, p, "step", driver="step")
+    rounds.stop_round(ledger, p)
+    assert p.run.failure is not None
+    return step_to_wire(Failed(p.run.failure))
 
 
 def _open(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, feed: dict[str, Any] | None) -> None:

@@ -24,7 +24,7 @@ from sojourn.models.base import ModelAnswer, ModelDelta, ModelEvent, ModelNotice
 from sojourn.store.records import CallRecord
 from sojourn.tools.base import ToolOutput
 
-from . import compaction, hooks, previews, rounds, turns
+from . import compaction, hooks, opening, previews, rounds, turns
 from . import events_out as out
 from .ledger import Ledger
 from .passes import AskHooks, AskModel, Compact, Over, Pass, RunTools, Streamed, Todo, Wait
@@ -251,9 +251,7 @@ def stop(ledger: Ledger, p: Pass) -> Over:
     record = p.records(ledger)[1]
     if not record.pass_open or record.driver != "agent":
         return Over("stopped")
-    if p.run.state == "executing_tools":
-        return rounds.stop_round(ledger, p)
-    return turns.stop_model_call(ledger, p)
+    return opening.stop(ledger, p)
 
 
 async def _run_call(rt: Runtime, p: Pass, call: CallRecord) -> None:

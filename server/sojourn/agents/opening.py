@@ -19,7 +19,7 @@ from sojourn.store.records import AgentRecord, CallRecord, RunRecord
 
 from . import ending, hooks, mailbox, rounds, turns
 from .ledger import Ledger
-from .passes import Pass, Todo
+from .passes import Over, Pass, Todo
 from .runtime import Conversation, Runtime
 
 
@@ -182,8 +182,11 @@ def carry_on(
         _leave_finished_call(ledger, record)
     turns.start(ledger, p, cause, origin=origin)
     _tell_lost(ledger, p, agent, record, lost)
+    if record.stop_requested:
+        p.todo = stop(ledger, p)
+        return
     if p.run.state == "executing_tools":
-        p.todo = rounds.stop_round(ledger, p) if record.stop_requested else _carry_on_round(rt, ledger, p)
+        p.todo = _carry_on_round(rt, ledger, p)
         return
     if p.run.state == "awaiting_model":
         p.run.withdraw_call()
@@ -193,6 +196,11 @@ def carry_on(
         p.todo = ending.end(ledger, p, "paused")  # D5: what arrived is added, the rest is still owed
         return
     p.todo = turns.turn(ledger, p)
+
+
+def stop(ledger: Ledger, p: Pass) -> Over:
+    """Stops the open pass of a run wherever it stands."""
+    return rounds.stop_round(ledger, p) if p.run.state == "executing_tools" else turns.stop_model_call(ledger, p)
 
 
 def _leave_finished_call(ledger: Ledger, record: RunRecord) -> None:
@@ -233,9 +241,9 @@ def _run_waits(ledger: Ledger, p: Pass) -> bool:
 
 def _check_something_to_do(ledger: Ledger, p: Pass, agent: AgentRecord) -> None:
     """D6: nothing in the inbox, and the run waits for pending calls or undecided approvals only."""
+    if p.records(ledger)[1].stop_requested:
+        return
     if p.run.state == "executing_tools":
-        if p.records(ledger)[1].stop_requested:
-            return
         rows = rounds.round_rows(ledger, p)
         states = {row.state for row in rows}
         if "awaiting_approval" not in states or "approved" in states:

@@ -86,7 +86,7 @@ def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
 
 
 def _is_stopping(run: RunRecord) -> bool:
-    return run.stop_requested and run.driver == "agent" and run.state == "executing_tools"
+    return run.stop_requested and run.driver == "agent"
 
 
 def _leave_interrupted(ledger: Ledger, stopping: list[RunRecord]) -> None:
