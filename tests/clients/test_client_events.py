@@ -101,6 +101,14 @@ async def test_without_a_start_only_what_happens_from_now_on_is_given(fake: Fake
         assert turns(await take(stream, 1)) == [(3, 3)]
 
 
+async def test_who_wants_no_deltas_gets_none_of_a_message_that_is_being_written(fake: FakeDaemon, log: Log) -> None:
+    log.events = [turn(1)]
+    log.streaming = [{"messageId": "m", "part": 0, "kind": "text", "text": "half a"}]
+    async with reach(fake) as client, client.events("a", after_seq=0, deltas=False) as stream:
+        log.add(turn(2))
+        assert turns(await take(stream, 2)) == [(1, 1), (2, 2)]
+
+
 async def test_a_lost_connection_leaves_no_gap_and_no_repeat(fake: FakeDaemon, log: Log) -> None:
     async with reach(fake) as client, client.events("a", after_seq=0) as stream:
         found = []

@@ -97,7 +97,9 @@ def test_following_events_survives_a_daemon_that_dies(daemon: DaemonProcess) -> 
             wire.initialize()
             last = wire.call("agent/prompt", {"agentId": "a", "content": "hello"})["lastSeq"]
         while not seqs or seqs[-1] < last:
-            seqs.append(json.loads(process.stdout.readline())["seq"])
+            line = json.loads(process.stdout.readline())
+            assert "seq" in line, line
+            seqs.append(line["seq"])
         daemon.kill9()
         daemon.start()
     assert seqs == list(range(1, last + 1))

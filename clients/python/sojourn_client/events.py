@@ -177,7 +177,7 @@ class EventStream:
 
     def _on_attached(self, result: dict[str, Any]) -> None:
         self.attachment = result
-        self._streaming = result.get("streaming", [])
+        self._streaming = result.get("streaming", []) if self._deltas else None
         if self.seq is None:
             self.seq = result["seq"]
         self._attached = True
