@@ -102,7 +102,7 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 25, 25)
-    sys.setswitchinterval(0.001)
+    sys.setswitchinterval(0.0005)
 
 
 async def opened(folder: Path) -> SqliteStore:

@@ -25,9 +25,9 @@ from sojourn.agents.hub import Hub
 AT_LEAST = {1: 0.5, 100: 0.3}
 COMMITS = {1: 4.0, 100: 0.3}
 TURNS = {1: 20, 100: 3}
-ROUNDS = 7
+ROUNDS = 15
 WARM_UP = 2
-START_S, BUSY_S = 0.5, 2.0
+START_S, BUSY_S = 0.5, 6.0
 """In what time the busy agents begin, and how long the event loop is watched then."""
 
 

@@ -30,8 +30,9 @@ T = TypeVar("T")
 
 FILE_NAME = "sojourn.db"
 READERS = 3
-AT_ONCE = 8
-"""Transitions of a batch that are handed on in one turn of the event loop."""
+AT_ONCE = 2
+"""Transitions of a batch that are handed on in one turn of the event loop: each wakes a task, and what that does takes
+several turns, so that many times this is in the making at once. With 8, others waited two to three times as long."""
 COMPANY, PATIENCE = 8, 8
 """From how many transitions in a batch on the next one is waited for, and for how many turns in which none came."""
 HANDFUL = 64
