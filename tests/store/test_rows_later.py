@@ -166,6 +166,27 @@ async def test_a_refused_row_fails_its_transition_and_those_that_may_have_built_
     assert await store.write(sound(3)) == 3
 
 
+async def test_a_refused_row_fails_a_transition_that_had_its_commit_to_itself(store: SqliteStore) -> None:
+    await store.write(lambda tx: tx.insert(message(2)))
+    heard: list[Any] = []
+    store.on_commit(heard.extend)
+    store.on_degraded(heard.append)
+
+    def taken(tx: Tx) -> None:
+        renamed(tx, "refused")
+        tx.insert(message(1), later=True)
+        tx.insert(message(2), later=True)
+        tx.publish("refused")
+
+    with pytest.raises(Conflict):
+        await store.write(taken)
+    assert heard == []
+    assert await positions(store) == [2]
+    assert await store.write(lambda tx: tx.get(AgentRecord, "a").title) == "first"  # type: ignore[union-attr]
+    await store.write(lambda tx: renamed(tx, "kept"))
+    assert (await store.read(lambda tx: tx.get(AgentRecord, "a"))).title == "kept"
+
+
 async def test_whoever_looks_after_a_refused_row_is_not_begun(store: SqliteStore) -> None:
     await store.write(lambda tx: tx.insert(message(2)))
     results = await together(

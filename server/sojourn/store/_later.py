@@ -134,12 +134,18 @@ class Unwritten:
         """Forgets all of it."""
         self.rows, self._parts = Later(), []
 
-    def write(self, pen: Pen) -> bool:
-        """Writes what there is; False when a transition's rows were refused. Raises when the disk fails."""
+    def write(self, pen: Pen, *, alone: bool = False) -> bool:
+        """Writes what there is; False when a transition's rows were refused. Raises when the disk fails.
+
+        `alone`: one transition is all that the open transaction holds. When it is refused, the caller rolls that back,
+        which spares a savepoint.
+        """
         parts, rows = self._parts, self.rows
         if not parts:
             return True
         self.clear()
+        if alone:
+            return _alone(parts[0], pen)
         pen.step("SAVEPOINT together")
         try:
             pen.write(rows)
@@ -151,6 +157,18 @@ class Unwritten:
             parts = []
         pen.step("RELEASE together")
         return _one_by_one(parts, pen)
+
+
+def _alone(part: Part, pen: Pen) -> bool:
+    fail, rows = part
+    try:
+        pen.write(rows)
+    except Exception as error:
+        if pen.failure is not None:
+            raise
+        fail(error)
+        return False
+    return True
 
 
 def _one_by_one(parts: Sequence[Part], pen: Pen) -> bool:

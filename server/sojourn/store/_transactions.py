@@ -345,9 +345,10 @@ class SqliteTx(SqliteReadTx):
             self._enter()
         return self._later
 
-    def write_out(self) -> bool:
-        """Writes what earlier transitions left; False when some of it was refused, whose transitions then failed."""
-        return bool(self._unwritten.write(self))
+    def write_out(self, *, alone: bool = False) -> bool:
+        """Writes what earlier transitions left; False when some of it was refused, whose transitions then failed.
+        See `Unwritten.write`."""
+        return bool(self._unwritten.write(self, alone=alone))
 
     def end(self) -> None:
         """See `SqliteReadTx.end`."""

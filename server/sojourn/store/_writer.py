@@ -139,8 +139,8 @@ class Writer:
             self._db.execute("BEGIN IMMEDIATE")
             for job in batch.jobs:
                 self._step(job)
-            self._write_out()
-            self._db.execute("COMMIT")
+            kept = self._write_out(alone=len(batch.jobs) == 1)
+            self._db.execute("COMMIT" if kept else "ROLLBACK")
         except Exception as error:  # noqa: BLE001 (a writer that dies would leave every caller waiting for ever)
             self._undo()
             for job in batch.jobs:
@@ -184,11 +184,14 @@ class Writer:
         if tx.saved:
             self._db.execute("ROLLBACK TO step")
 
-    def _write_out(self) -> None:
-        """Writes what the batch's transitions left for later. Raises when the disk fails."""
+    def _write_out(self, *, alone: bool) -> bool:
+        """Writes what the batch's transitions left for later; False when there is nothing to keep, because its only
+        transition was refused. Raises when the disk fails."""
         tx = SqliteTx(self._db, self._rows, self._unwritten)
-        if not tx.write_out():
+        written = tx.write_out(alone=alone)
+        if not written:
             self._rows.clear()
+        return written or not alone
 
     def _undo(self) -> None:
         self._rows.clear()
