@@ -5,18 +5,17 @@ Prints one JSON line. `ratio` is bytes -> events -> parsed chunks over parsing t
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
 
 import orjson
+from _report import Report
 
 from sojourn.models.sse import SseDecoder
 
 DELTAS = 50_000
 PIECE = 16 * 1024
-LIMIT = 2.0
 
 
 def main() -> int:
@@ -25,21 +24,17 @@ def main() -> int:
     pieces = [stream[at : at + PIECE] for at in range(0, len(stream), PIECE)]
     rounds = [(_timed(lambda: _parse(lines)), _timed(lambda: _read(pieces))) for _ in range(7)]
     parse_s, read_s = (min(times) for times in zip(*rounds, strict=True))
-    ratio = read_s / parse_s
-    print(
-        json.dumps(
-            {
-                "benchmark": "sse",
-                "deltas": DELTAS,
-                "parse_ms": round(parse_s * 1000, 2),
-                "read_ms": round(read_s * 1000, 2),
-                "ratio": round(ratio, 3),
-                "limit": LIMIT,
-                "ok": ratio <= LIMIT,
-            }
-        )
+    report = Report()
+    report.line(
+        "sse.50000_deltas",
+        read_s * 1000,
+        "ms",
+        baseline="orjson, the same chunks from a ready list",
+        baseline_value=parse_s * 1000,
+        ratio=read_s / parse_s,
+        at_most=2.0,
     )
-    return 0 if ratio <= LIMIT else 1
+    return report.exit_code
 
 
 def _chunk(n: int) -> bytes:

@@ -18,6 +18,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from _report import Report
+
 from sojourn.store._statements import statements_of, update_sql
 from sojourn.store.base import Tx
 from sojourn.store.migrations import open_writer
@@ -164,19 +166,22 @@ async def measure(agents: int, *, bulk: bool = False) -> None:
         after = store.stats()
         await store.aclose()
         raw.db.close()
-    line: dict[str, Any] = {
-        "measure": "store.rows_in_one_transition" if bulk else f"store.transitions.{agents}_writers",
-        "ratio": round(statistics.median(our.rate / base.rate for base, our in paces), 3),
-        "baseline": "sqlite3 executemany" if bulk else f"sqlite3 loop, {agents} transitions a commit",
-        "cpu_ratio": round(statistics.median(our.cpu / our.done * base.done / base.cpu for base, our in paces), 2),
-        "per_second": round(statistics.median(our.rate for _, our in paces)),
-    }
+    more: dict[str, float] = {}
     if not bulk:
-        line["transitions_per_commit"] = round(
+        more["transitions_per_commit"] = round(
             (after.transitions - before.transitions) / (after.commits - before.commits), 1
         )
-        line["loop_lag_p99_ms"] = round(statistics.quantiles(ours.lags, n=100)[98] * 1000, 2)
-    print(json.dumps(line))
+        more["loop_lag_p99_ms"] = round(statistics.quantiles(ours.lags, n=100)[98] * 1000, 2)
+    Report().line(
+        "store.rows_in_one_transition" if bulk else f"store.transitions.{agents}_writers",
+        statistics.median(our.rate for _, our in paces),
+        "rows/s" if bulk else "transitions/s",
+        baseline="sqlite3 executemany" if bulk else f"sqlite3 loop, {agents} transitions a commit",
+        baseline_value=statistics.median(base.rate for base, _ in paces),
+        ratio=statistics.median(our.rate / base.rate for base, our in paces),
+        cpu_ratio=round(statistics.median(our.cpu / our.done * base.done / base.cpu for base, our in paces), 2),
+        **more,
+    )
 
 
 async def main() -> None:

@@ -123,7 +123,6 @@ async def measure(report: Report, folder: Path, agents: int, turn: list[Transiti
             baseline="the same loop, idle",
             baseline_value=_p99_ms(idle),
             at_most=5.0,
-            binding=False,
         )
         report.line(f"{name}.loop_work_p99", _p99_ms(worked), "ms", at_most=5.0, binding=False)
 
@@ -142,7 +141,9 @@ async def _kept_busy(hub: Hub, agents: int) -> tuple[list[float], list[float]]:
 
     They begin one after another: a hundred prompts in one moment are no load that lasts.
     """
-    loop, late, worked = cast("Any", asyncio.get_running_loop()), [], []
+    loop = cast("Any", asyncio.get_running_loop())
+    late: list[float] = []
+    worked: list[float] = []
     until = time.perf_counter() + START_S + BUSY_S
 
     async def busy(number: int) -> None:

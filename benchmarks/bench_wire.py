@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import resource
 import signal
 import socket
@@ -20,6 +19,7 @@ import tempfile
 from collections.abc import Callable
 
 import orjson
+from _report import Report
 
 CASES = {"ping-pong": 2.0, "64 in flight": 2.0, "2.5 kB prompt": 2.0, "one event to 100 clients": 1.5}
 EVENT = {
@@ -278,7 +278,7 @@ def work_of(case: str, server: Server, scale: float) -> Callable[[], int]:
             return fan_out(server, int(100 * scale))
 
 
-def measure(case: str, *, rounds: int, scale: float) -> dict[str, object]:
+def measure(report: Report, case: str, *, rounds: int, scale: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         servers = {kind: Server(kind, folder) for kind in ("bare", "ours")}
         try:
@@ -292,15 +292,15 @@ def measure(case: str, *, rounds: int, scale: float) -> dict[str, object]:
         finally:
             for server in servers.values():
                 server.stop()
-    ratio = statistics.median(o / b for o, b in zip(costs["ours"], costs["bare"], strict=True))
-    return {
-        "bench": "wire",
-        "case": case,
-        "us": round(statistics.median(costs["ours"]), 2),
-        "bare_us": round(statistics.median(costs["bare"]), 2),
-        "ratio": round(ratio, 2),
-        "limit": CASES[case],
-    }
+    report.line(
+        f"wire.{case.replace(' ', '_')}",
+        statistics.median(costs["ours"]),
+        "us CPU/message",
+        baseline="a bare asyncio + orjson server",
+        baseline_value=statistics.median(costs["bare"]),
+        ratio=statistics.median(o / b for o, b in zip(costs["ours"], costs["bare"], strict=True)),
+        at_most=CASES[case],
+    )
 
 
 def main() -> int:
@@ -314,12 +314,10 @@ def main() -> int:
         kind, path = options.serve
         asyncio.run({"bare": bare, "ours": ours}[kind](path))
         return 0
-    failed = False
+    report = Report()
     for case in [options.case] if options.case else CASES:
-        found = measure(case, rounds=options.rounds, scale=options.scale)
-        print(json.dumps(found), flush=True)
-        failed = failed or found["ratio"] > found["limit"]
-    return int(failed)
+        measure(report, case, rounds=options.rounds, scale=options.scale)
+    return report.exit_code
 
 
 if __name__ == "__main__":
