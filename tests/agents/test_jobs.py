@@ -173,6 +173,7 @@ async def test_a_job_is_stopped_with_all_its_processes_and_its_agent_is_told(tmp
         ),
         ("kill -KILL $$", {}, "exited", "(no output)\n[ended by SIGKILL after"),
         ("cat; echo over", {}, "exited", "over\n[exit code 0 after"),
+        ("kill -STOP $PPID; exit 3", {}, "exited", "(no output)\n[exit code 3 after"),
     ],
 )
 async def test_every_end_of_a_job_is_told(

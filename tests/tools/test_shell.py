@@ -187,7 +187,6 @@ async def test_a_supervisor_that_is_killed_is_told() -> None:
     ("first", "ended"),
     [
         ("kill -9 $PPID", ["the process that watched over it was killed"]),
-        ("kill -STOP $PPID", ["its time limit was reached"]),
         # Whether it still says so itself is up to the moment at which it is stopped the next time.
         (
             "while sleep 0.01; do kill -STOP $PPID; done &",
@@ -202,6 +201,12 @@ async def test_a_command_that_does_away_with_its_supervisor_does_not_outlive_its
     told = said(await run(f"{first}\n{sleeper(name)}; true", timeout_s=1))
     assert any(words in told for words in ended), told
     await until_marked(name, 0)
+
+
+async def test_a_command_that_stops_its_supervisor_is_answered_when_it_ends() -> None:
+    began = time.monotonic()
+    assert "[exit code 3 after" in said(await run("kill -STOP $PPID; exit 3", timeout_s=60))
+    assert time.monotonic() - began < 5
 
 
 async def test_a_stop_ends_a_command_whose_supervisor_was_stopped() -> None:

@@ -191,6 +191,7 @@ class Jobs:
         job = processes.look(self._place(job_id))
         if job.ended is None:
             self._seen.add(job_id)
+            processes.go_on(job)
             return
         ended = job.ended
         if ended.how == "notStarted" and job_id in self._seen and not self._place(job_id).exists():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ._supervise import birth, boot
 from .clip import Clip
-from .processes import Ended, Order, Supervisor, Surroundings, read_ended, read_lines, read_time, supervised
+from .processes import Ended, Order, Supervisor, Surroundings, read_ended, read_lines, read_time, supervised, wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,12 @@ def _readable(started: dict[str, str]) -> dict[str, str]:
     except ValueError:
         return {}
     return started if min(numbers) >= 0 else {}
+
+
+def go_on(job: Job) -> None:
+    """Wakes a job's supervisor that its command has stopped: nobody would hear of its end."""
+    if job.ended is None and job.is_ours:
+        wake(int(job.started["pid"]))
 
 
 def stop(job: Job) -> bool:

@@ -34,6 +34,8 @@ _BREATH_S = 0.002
 _LATEST_S = 1e11
 _SURE_S = 3.0
 """How much longer than its grace a supervisor may take to end a command, before the daemon itself does."""
+_WAKE_S = 0.5
+"""How often is looked whether a supervisor was stopped."""
 _AT_START = {"command", "commandBirth"}
 """What a supervisor tells when its command begins."""
 
@@ -201,18 +203,20 @@ class Attached:
         assert process.stderr is not None
         report, output = process.stdout.fileno(), process.stderr.fileno()
         patience = order.grace_s + _SURE_S
-        wake: asyncio.Handle | None = None
+        overdue: asyncio.Handle | None = None
+        self._waking: asyncio.TimerHandle = self._loop.call_later(_WAKE_S, self._wake, process)
         try:
             if order.limit_s:
-                wake = self._loop.call_later(order.limit_s + 1, self._overdue, process, patience)
+                overdue = self._loop.call_later(order.limit_s + 1, self._overdue, process, patience)
             for fd, read in ((report, self._read_report), (output, self._read_output)):
                 os.set_blocking(fd, False)
                 self._watch(fd, read)
             await self._over
             self._drain(output)
         finally:
-            if wake is not None:
-                wake.cancel()
+            self._waking.cancel()
+            if overdue is not None:
+                overdue.cancel()
             for fd in (report, output):
                 self._unwatch(fd)
             process.stdin.close()  # the lifeline
@@ -226,8 +230,14 @@ class Attached:
             self._make_sure(process)
         return ended or Ended("lost")
 
+    def _wake(self, process: Supervisor) -> None:
+        """Lets a supervisor go on that the command has stopped: nobody else would before its time is over."""
+        wake(process.pid)
+        self._waking = self._loop.call_later(_WAKE_S, self._wake, process)
+
     def _overdue(self, process: Supervisor, patience: float) -> None:
-        """The command's time has been over for long: its supervisor was stopped. It goes on, or all of it is ended."""
+        """The command's time has been over for long: its supervisor is stopped again and again, or hangs. It gets a last
+        chance, then all of it is ended."""
         _signal(process, signal.SIGCONT)
         self._loop.call_later(patience, self._make_sure, process)
 
@@ -288,6 +298,13 @@ def _signal(process: Supervisor, number: int) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
+
+
+def wake(pid: int) -> None:
+    """Lets a supervisor go on that was stopped (SIGSTOP), where /proc tells so. `pid` must be known to be its own."""
+    if stat_of(pid)[:1] == ["T"]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def end_session(leader: int, born: str) -> None:
