@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import subprocess
 import sys
@@ -111,6 +112,7 @@ class Odd(BaseHTTPRequestHandler):
         "garbage": '{"content": no',
         "huge": '{"content": [{"type": "text", "text": "' + "x" * 17 * 1024 * 1024 + '"}]}',
         "echo": '{"content": [{"type": "text", "text": "hi"}]}',
+        **dict.fromkeys(("otherId", "noId", "refused", "ownRequest", "number", "packed", "bomb"), ""),
     }
 
     def log_message(self, *_: object) -> None:
@@ -127,12 +129,28 @@ class Odd(BaseHTTPRequestHandler):
         if "id" not in message:
             self._send(202, "text/plain", "")
             return
-        result = self._result(message["method"], message.get("params", {}))
-        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(message["id"])}, "result": {result}}}'
+        name = str(message.get("params", {}).get("name"))
+        body = self._odd(name, message["id"])
+        if body is None:
+            result = self._result(message["method"], message.get("params", {}))
+            body = f'{{"jsonrpc": "2.0", "id": {json.dumps(message["id"])}, "result": {result}}}'
         if self.path == "/sse":
             self._send(200, "text/event-stream", f"event: message\ndata: {body}\n\n")
         else:
             self._send(200, "application/json", body)
+
+    def _odd(self, name: str, asked: int) -> str | None:
+        """A whole message that is no answer, or no usual one."""
+        said = {
+            "otherId": {"id": 987654, "result": {"content": []}},
+            "noId": {"result": {"content": []}},
+            "refused": {"id": None, "error": {"code": -32001, "message": "not today"}},
+            "ownRequest": {"id": asked, "method": "ping"},
+            "number": {"id": str(asked), "result": {"content": [{"type": "text", "text": "as text"}]}},
+            "packed": {"id": asked, "result": {"content": [{"type": "text", "text": "unpacked"}]}},
+            "bomb": {"id": asked, "result": {"content": [{"type": "text", "text": "x" * 17 * 1024 * 1024}]}},
+        }
+        return json.dumps({"jsonrpc": "2.0", **said[name]}) if name in said else None  # type: ignore[dict-item]
 
     def _result(self, method: str, params: dict[str, object]) -> str:
         if method == "initialize":
@@ -145,12 +163,16 @@ class Odd(BaseHTTPRequestHandler):
         return self.BODIES[str(params["name"])]
 
     def _send(self, status: int, kind: str, body: str) -> None:
+        data = body.encode()
         self.send_response(status)
         self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
+        if self.path == "/packed":
+            data = gzip.compress(data)
+            self.send_header("content-encoding", "gzip")
+        self.send_header("content-length", str(len(data)))
         self.end_headers()
         with contextlib.suppress(OSError):  # it was hung up on
-            self.wfile.write(body.encode())
+            self.wfile.write(data)
 
 
 @pytest.fixture(scope="module")
@@ -185,5 +207,33 @@ async def test_an_answer_over_http_that_cannot_be_read_is_an_error_of_its_call_a
         assert time.monotonic() - began < 15
         output = await bench.call("web__echo")  # the next call finds it as before
         assert text_of(output.content) == "hi"
+    finally:
+        await bench.servers.aclose()
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "is_error", "said"),
+    [
+        ("json", "otherId", True, "'web' answered with an error: it answered with the id '987654' to the request"),
+        ("json", "noId", True, "'web' answered with an error: it answered with no id to the request"),
+        ("json", "refused", True, "'web' answered with an error: not today (-32001)"),
+        ("json", "ownRequest", True, "'web' answered with an error: it answered with something that is no answer"),
+        ("json", "number", False, "as text"),
+        ("packed", "packed", False, "unpacked"),
+        ("packed", "otherId", True, "'web' answered with an error: it answered with the id '987654' to the request"),
+        ("packed", "bomb", True, "'web' was lost during the call, which may have taken effect"),
+    ],
+)
+async def test_what_comes_over_http_and_is_no_answer_to_the_call_is_its_error_at_once(
+    odd: str, how: str, name: str, is_error: bool, said: str, tmp_path: Path
+) -> None:
+    bench = Bench(McpServers({"web": McpServer(url=f"{odd}/{how}", call_timeout_s=60)}), tmp_path)
+    try:
+        began = time.monotonic()
+        output = await bench.call(f"web__{name}")
+        assert output.is_error is is_error
+        assert text_of(output.content).removeprefix("The MCP server ").startswith(said)
+        assert time.monotonic() - began < 10
+        assert text_of((await bench.call("web__echo")).content) == "hi"
     finally:
         await bench.servers.aclose()

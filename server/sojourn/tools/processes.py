@@ -236,8 +236,8 @@ class Attached:
         self._waking = self._loop.call_later(_WAKE_S, self._wake, process)
 
     def _overdue(self, process: Supervisor, patience: float) -> None:
-        """The command's time has been over for long: its supervisor is stopped again and again, or hangs. It gets a last
-        chance, then all of it is ended."""
+        """The command's time has been over for long: its supervisor is stopped again and again. It gets a last chance,
+        then all of it is ended."""
         _signal(process, signal.SIGCONT)
         self._loop.call_later(patience, self._make_sure, process)
 

@@ -107,13 +107,13 @@ class Connection:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
-        from ._http import bound
+        from ._http import judge
 
         assert self._server.url is not None
         patience = httpx2.Timeout(self._server.start_timeout_s, read=self._server.call_timeout_s)
         async with (
             httpx2.AsyncClient(
-                headers=_headers(self._server), timeout=patience, event_hooks={"response": [bound]}
+                headers=_headers(self._server), timeout=patience, event_hooks={"response": [judge]}
             ) as http,
             streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
