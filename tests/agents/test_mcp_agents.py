@@ -63,6 +63,32 @@ async def test_a_server_that_fails_is_told_once_and_the_run_goes_on_without_it(t
         assert "was lost during the call" in died
 
 
+async def test_a_server_that_is_slow_to_start_is_told_while_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sojourn.tools.mcp.servers.SLOW_S", 0.2)
+    servers = McpServers(
+        {
+            "slow": stub(tmp_path / "world", "--hangs", start_timeout_s=1.5),
+            "stub": stub(tmp_path / "world", approval="allow"),
+        }
+    )
+    await servers.trial("stub")
+    async with house("done", "again", servers=servers) as h:
+        await h.agent()
+        await h.start()
+        told = await h.client.until("warning")
+        assert h.model.requests == []
+        assert (told["code"], told["data"]) == ("toolsStarting", {"server": "slow"})
+        assert "'slow' is still starting" in told["message"]
+        assert "start_timeout_s (1.5 s)" in told["message"]
+        assert (await h.client.until("agentEnd"))["reason"] == "done"
+        await h.prompt()  # which does not wait for it again
+        codes = [(e["code"], e["data"]["server"]) for e in h.client.events() if e["type"] == "warning"]
+        assert codes == [("toolsStarting", "slow"), ("toolsMissing", "slow"), ("toolsMissing", "slow")]
+        assert [{name.partition("__")[0] for name in names} for names in offered(h)] == [{"stub"}, {"stub"}]
+
+
 async def test_tools_that_a_server_adds_are_offered_by_the_next_model_call(tmp_path: Path) -> None:
     servers = McpServers({"stub": stub(tmp_path / "world", approval="allow")})
 

@@ -20,7 +20,7 @@ from sojourn.store.records import CallRecord, ClientToolRecord
 from sojourn.tools.author import GOES_ON
 from sojourn.tools.base import InboxHandle, Tool, ToolContext, ToolInfo, ToolOutput
 from sojourn.tools.client import ClientTool, OwnerAway, through_inbox
-from sojourn.tools.mcp import McpServers
+from sojourn.tools.mcp import McpServers, ServerProblem
 from sojourn.tools.table import Toolbox
 
 from . import children, inbox, policy, previews
@@ -118,17 +118,21 @@ class Toolset:
     async def ready(self, rt: Runtime, p: Pass) -> None:
         """Before a model call: waits for MCP servers that were not asked yet, and takes in what all of them offer now.
 
-        What is missing is told, once a pass.
+        What is missing is told, once a pass; so is what is waited for, when that takes long.
         """
         servers = self.servers.split(p.config)[1]
         if not servers:
             return
-        problems = [problem.message for problem in await self.servers.ready(servers, p.config)]
+
+        async def tell(code: str, problems: list[ServerProblem]) -> None:
+            fresh = [problem for problem in problems if problem.message not in p.told]
+            if fresh:
+                p.told.update(problem.message for problem in fresh)
+                await rt.write("tell", lambda ledger: _tell(ledger, p, code, fresh))
+
+        problems = await self.servers.ready(servers, p.config, partial(tell, "toolsStarting"))
         p.tools = self.tools_for(p.agent_id, p.config)
-        fresh = [text for text in problems if text not in p.told]
-        if fresh:
-            p.told.update(fresh)
-            await rt.write("tell", lambda ledger: _tell_missing(ledger, p, fresh))
+        await tell("toolsMissing", problems)
 
     async def listed(self, agent_id: str | None, config: AgentConfig | None) -> list[dict[str, Any]]:
         """The tools as `tool/list` shows them; MCP servers are started for it."""
@@ -222,10 +226,10 @@ class Toolset:
             await rt.write("tools", lambda ledger: _unsent(ledger, row))
 
 
-def _tell_missing(ledger: Ledger, p: Pass, texts: list[str]) -> None:
+def _tell(ledger: Ledger, p: Pass, code: str, problems: list[ServerProblem]) -> None:
     agent, record = p.records(ledger)
-    for text in texts:
-        ledger.warning(agent, "toolsMissing", text, run=record)
+    for problem in problems:
+        ledger.warning(agent, code, problem.message, run=record, data={"server": problem.server})
 
 
 def _unsent(ledger: Ledger, row: CallRecord) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,9 @@ from .tasks import OpenInbox, Tasks
 
 AGENT_IDLE_S = 900.0
 """A server that only an agent names is ended when nobody has called it for so long, if its config says nothing else."""
+
+SLOW_S = 2.0
+"""How long servers may take to start before whoever waits for them is told so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,26 @@ class McpServers:
                 tools[tool] = asked.tool(tool)
         return tools
 
-    async def ready(self, servers: Mapping[str, Server], config: AgentConfig) -> list[ServerProblem]:
-        """Waits until each of the servers has said what it offers, or has failed; answers what is missing."""
+    async def ready(
+        self,
+        servers: Mapping[str, Server],
+        config: AgentConfig,
+        on_slow: Callable[[list[ServerProblem]], Awaitable[None]] | None = None,
+    ) -> list[ServerProblem]:
+        """Waits until each of the servers has said what it offers, or has failed; answers what is missing.
+
+        `on_slow` is told once which of them are waited for, when that takes long.
+        """
         new = [server for server in servers.values() if server.listing is None]
         if new:
-            await asyncio.gather(*(_asked(server) for server in new))
+            asking = asyncio.gather(*(_asked(server) for server in new))
+            try:
+                done, _ = await asyncio.wait({asking}, timeout=SLOW_S)
+                if not done and on_slow is not None:
+                    await on_slow([_slow(server) for server in new if server.listing is None and not server.failure])
+                await asking
+            finally:
+                asking.cancel()
         problems = [
             ServerProblem(server.name, f"The MCP server {server.name!r} cannot be used: {server.failure}.")
             for server in new
@@ -149,6 +167,14 @@ class McpServers:
         await self._tasks.aclose()
         await asyncio.gather(*(server.aclose() for server in self._servers.values()))
         self._servers.clear()
+
+
+def _slow(server: Server) -> ServerProblem:
+    limit = f"start_timeout_s ({server.config.start_timeout_s:g} s)"
+    text = (
+        f"The MCP server {server.name!r} is still starting. The model is asked when it is up, or after {limit} without"
+    )
+    return ServerProblem(server.name, f"{text} its tools.")
 
 
 async def _asked(server: Server) -> None:
