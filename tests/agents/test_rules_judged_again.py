@@ -82,6 +82,86 @@ async def test_what_somebody_approved_runs_though_rules_ask_for_it(root: Path) -
         assert await results(h) == ["what is private\n"]
 
 
+ASKED: list[Mapping[str, Policy]] = [{"*": "ask"}, {"*": "ask", "read: x*": "allow"}]
+"""With names alone, and with a pattern that looks into each call."""
+MY_PATH: Mapping[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+async def once_approved(h: House, *, meanwhile: Any, **decision: Any) -> list[str]:
+    """The results of a run whose call is approved once `meanwhile` has happened."""
+    await h.start()
+    await h.client.until("approvalRequested")
+    (asked,) = await h.approvals()
+    meanwhile(asked)
+    await h.decide(asked["approvalId"], **decision)
+    await h.client.until("agentEnd")
+    return await results(h)
+
+
+@pytest.mark.parametrize("approvals", ASKED)
+@pytest.mark.parametrize(
+    ("then", "led"),
+    [
+        (call("read", path="docs/link"), "docs/f"),
+        (call("grep", pattern="what", path="here"), "docs"),
+        (call("list", path="here"), "docs"),
+        (call("mine", path="docs/link"), "docs/f"),
+    ],
+)
+async def test_an_approved_path_that_leads_elsewhere_meanwhile_is_not_followed(
+    root: Path, approvals: Mapping[str, Policy], then: Any, led: str
+) -> None:
+    ran: list[Any] = []
+    mine = ToldTool("mine", lambda args, _ctx: ran.append(args), schema=dict(MY_PATH))
+    (root / "here").symlink_to("docs")
+
+    def turn(asked: dict[str, Any]) -> None:
+        assert asked["leadsTo"] == str((root / led).resolve())
+        point(root / "docs/link", "../private/f")
+        point(root / "here", "private")
+
+    async with house([then], "done", "again", tools=[mine], extra_tools=FileTools().tools()) as h:
+        await h.agent(cwd=str(root), approvals=approvals)
+        (result,) = await once_approved(h, meanwhile=turn)
+        assert result.startswith("Not executed: its path leads elsewhere than when this call was approved. It led to ")
+        assert result.endswith(f"and leads to {str((root / led.replace('docs', 'private')).resolve())!r} now.")
+        assert ran == []
+
+
+@pytest.mark.parametrize("approvals", ASKED)
+async def test_an_approved_path_is_followed_where_it_led_and_the_tool_is_told(
+    root: Path, approvals: Mapping[str, Policy]
+) -> None:
+    told: list[str | None] = []
+    mine = ToldTool("mine", lambda _args, ctx: told.append(ctx.led_to), schema=dict(MY_PATH))
+    async with house([call("mine", path="docs/link")], "done", tools=[mine]) as h:
+        await h.agent(cwd=str(root), approvals=approvals)
+        await once_approved(h, meanwhile=lambda _asked: None)
+    assert told == [str((root / "docs/f").resolve())]
+
+
+@pytest.mark.parametrize("approvals", ASKED)
+async def test_a_person_who_names_another_path_means_where_that_leads(
+    root: Path, approvals: Mapping[str, Policy]
+) -> None:
+    async with house([call("read", path="docs/link")], "done", extra_tools=FileTools().tools()) as h:
+        await h.agent(cwd=str(root), approvals=approvals)
+        turned = {"decision": "edit", "arguments": {"path": "private/f"}}
+        said = await once_approved(h, meanwhile=lambda _asked: point(root / "docs/link", "nowhere"), **turned)
+        assert said == ["what is private\n"]
+
+
+@pytest.mark.parametrize("approvals", ASKED)
+async def test_a_path_that_is_no_path_is_asked_for_and_fails_in_its_tool(
+    root: Path, approvals: Mapping[str, Policy]
+) -> None:
+    for path in ("a\0b", "\ud800", "y/" * 3000, "../../../../etc/passwd", "~root/x"):
+        async with house([call("read", path=path)], "done", extra_tools=FileTools().tools()) as h:
+            await h.agent(cwd=str(root), approvals=approvals)
+            (said,) = await once_approved(h, meanwhile=lambda _asked: None)
+            assert "what is" not in said
+
+
 @pytest.mark.parametrize(
     ("name", "args"),
     [

@@ -20,6 +20,7 @@ from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.approvals import Approval, Policy, args_sha256, policy_of
 from sojourn.core.errors import InvalidParams
 from sojourn.core.run import RunEntry
+from sojourn.core.values import clean
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, EntryRecord, RunRecord
 from sojourn.tools.base import Tool
@@ -32,10 +33,19 @@ REVOKED = "approvalRevoked"
 """The kind of the entries that take a rule back for the rest of a run."""
 CHANGED = "Not executed: its arguments are not those that were approved."
 MOVED = "Not executed: no rule lets this call through any more. A rule, or where its path leads, has changed meanwhile."
+ELSEWHERE = "Not executed: its path leads elsewhere than when this call was approved."
 Resolve = Callable[[str], str]
 
 
-def of(p: Pass, row: CallRecord, resolve: Resolve = os.path.realpath) -> Policy:
+def real_path(path: str) -> str:
+    """The path without links. For what no path can be (it holds a NUL) something that no pattern of a path fits."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:
+        return "\0"
+
+
+def of(p: Pass, row: CallRecord, resolve: Resolve = real_path) -> Policy:
     """The policy of a call of a pass."""
     tool = p.tools.get(row.tool_name)
     own: Policy = tool.info.approval if tool is not None else "ask"
@@ -55,23 +65,27 @@ def of(p: Pass, row: CallRecord, resolve: Resolve = os.path.realpath) -> Policy:
 
 
 async def led_to(rt: Runtime, p: Pass, row: CallRecord) -> str | None:
-    """Judges a call once more when it is about to run; where its path led then, if a rule has looked at that.
+    """Judges a call once more when it is about to run; where its path led then, if a rule or a person has looked at it.
 
     Between its gate and its start a link may have been pointed elsewhere, or a rule taken back. Raises
-    `PermissionError` when the call would neither run by itself now nor was approved by somebody.
+    `PermissionError` when the call would neither run by itself now nor was approved by somebody, or leads elsewhere
+    than when it was approved.
     """
+    approved_path = path_to_bind(p, row.tool_name, orjson.loads(row.args)) if _may_ask(p, row.tool_name) else None
     if rules.are_simple(p.config.approvals or {}) and not p.run.entries:
-        return None
+        return await _as_approved(rt, p, row, approved_path)
     seen: dict[str, str] = {}
 
     def resolve(path: str) -> str:
-        return seen.setdefault(path, os.path.realpath(path))
+        return seen.setdefault(path, real_path(path))
 
     async with p.in_order:
         said = await asyncio.to_thread(of, p, row, resolve)
         refused = said == "deny" or (said == "ask" and not await _is_approved(rt, row))
     if refused:
         raise PermissionError(MOVED)
+    if said == "ask" and approved_path is not None:
+        return await _as_approved(rt, p, row, approved_path)
     call = call_of(row, p.tools.get(row.tool_name), p.config.cwd)
     about = rules.subject_of(call)
     path = call.args.get(about.argument) if about is not None and about.kind == "path" else None
@@ -85,7 +99,43 @@ async def _is_approved(rt: Runtime, row: CallRecord) -> bool:
     return any(one is not None and one.decision in ("approve", "edit") for one in made)
 
 
-def call_of(row: CallRecord, tool: Tool | None, cwd: str | None, resolve: Resolve = os.path.realpath) -> rules.Call:
+def path_to_bind(p: Pass, tool_name: str, args: dict[str, Any]) -> str | None:
+    """The path that a call is about, absolute and with its links, if an approval of it may have to be bound to where
+    it leads: a call that plainly needs none, or has a preview, which does that, is let be."""
+    tool = p.tools.get(tool_name)
+    if tool is None or getattr(tool, "preview", None) is not None or not _may_ask(p, tool_name):
+        return None
+    about = rules.subject_of(rules.Call(tool_name, args, tool.info.spec.input_schema, tool.info.subject))
+    path = args.get(about.argument) if about is not None and about.kind == "path" else None
+    return posixpath.join(p.config.cwd or "/", path) if isinstance(path, str) and "\0" not in path else None
+
+
+def _may_ask(p: Pass, tool_name: str) -> bool:
+    """Whether a call of the tool may need an approval, as far as its name tells."""
+    tool, given = p.tools.get(tool_name), p.config.approvals or {}
+    if not rules.are_simple(given) or p.run.entries:
+        return True
+    return policy_of(tool_name, given, "ask" if tool is None else tool.info.approval) == "ask"
+
+
+async def _as_approved(rt: Runtime, p: Pass, row: CallRecord, path: str | None) -> str | None:
+    """Where the path led when somebody approved the call with it. Raises `PermissionError` when it leads elsewhere."""
+    if path is None:
+        return None
+    async with p.in_order:
+        asked = await rt.store.read(lambda tx: tx.find(ApprovalRecord, agent_id=row.owner, call_id=row.call_id))
+        now = await asyncio.to_thread(os.path.realpath, path)
+    for approval in (Approval.model_validate_json(one.body) for one in asked):
+        is_approved = approval.decision is not None and approval.decision.decision in ("approve", "edit")
+        if approval.leads_to is None or not is_approved or path_to_bind(p, row.tool_name, approval.args) != path:
+            continue
+        if approval.leads_to != clean(now):
+            raise PermissionError(f"{ELSEWHERE} It led to {approval.leads_to!r}, and leads to {now!r} now.")
+        return now
+    return None
+
+
+def call_of(row: CallRecord, tool: Tool | None, cwd: str | None, resolve: Resolve = real_path) -> rules.Call:
     """A call as rules look at it."""
     info = tool.info if tool is not None else None
     return rules.Call(
@@ -158,7 +208,7 @@ def forbids(rt: Runtime, agent: AgentRecord, row: CallRecord, arguments: dict[st
         schema=tool.info.spec.input_schema if tool else {},
         subject=tool.info.subject if tool else None,
         cwd=config.cwd,
-        resolve=os.path.realpath,
+        resolve=real_path,
     )
     return rules.judge(call, config.approvals or {}, "ask") == "deny"
 

@@ -1,4 +1,5 @@
-"""What calls would change, worked out between the model's answer and its transition: transitions do no other I/O.
+"""What calls would change, and where their paths lead, worked out between the model's answer and its transition:
+transitions do no other I/O.
 
 Rule: a preview changes nothing and never holds a run up; one that fails is the call's failed result, without anybody
 being asked.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +20,11 @@ import orjson
 from sojourn.core import rules
 from sojourn.core.approvals import Approval, Preview, args_sha256
 from sojourn.core.messages import Part, ToolCallPart
+from sojourn.core.values import clean
 from sojourn.store.records import ApprovalRecord, CallRecord
 from sojourn.tools.base import MakePreview, Tool, ToolContext
 
+from . import policy
 from .passes import Pass
 from .runtime import Runtime
 
@@ -37,23 +41,32 @@ class Faulty:
     text: str
 
 
-Previews = dict[tuple[str, str, str], Preview | Faulty]
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """Where the path of a call without a preview leads, absolute and without links."""
+
+    path: str
+
+
+Previews = dict[tuple[str, str, str], Preview | Faulty | Leads]
 """By the call, its tool and the hash of its arguments: a call may be given others before it is asked for."""
 
 
 def wanted(p: Pass, content: Iterable[Part]) -> list[ToolCallPart]:
-    """The calls of an answer (with our own ids) that have a preview."""
+    """The calls of an answer (with our own ids) that something is worked out for."""
     return [part for part in content if isinstance(part, ToolCallPart) and has(p, part)]
 
 
-def of(p: Pass, row: CallRecord) -> Preview | Faulty | None:
+def of(p: Pass, row: CallRecord) -> Preview | Faulty | Leads | None:
     """What was worked out for a call as it is now."""
     return p.previews.get((row.call_id, row.tool_name, row.args_sha256))
 
 
 def has(p: Pass, call: ToolCallPart) -> bool:
-    """Whether a call has a preview."""
-    return _maker(p.tools, call.name) is not None
+    """Whether something is worked out for a call."""
+    if _maker(p.tools, call.name) is not None:
+        return True
+    return isinstance(call.arguments, dict) and policy.path_to_bind(p, call.name, call.arguments) is not None
 
 
 async def look_ahead(rt: Runtime, p: Pass, calls: list[ToolCallPart]) -> None:
@@ -68,8 +81,11 @@ async def look_ahead(rt: Runtime, p: Pass, calls: list[ToolCallPart]) -> None:
 
 async def _one(rt: Runtime, p: Pass, call: ToolCallPart, arguments: dict[str, Any], ahead: dict[str, Any]) -> None:
     make = _maker(p.tools, call.name)
-    assert make is not None
     key = call.id, call.name, args_sha256(arguments)
+    if make is None:
+        if (path := policy.path_to_bind(p, call.name, arguments)) is not None:
+            p.previews[key] = Leads(clean(await asyncio.to_thread(os.path.realpath, path)))
+        return
     try:
         found = await make(arguments, _context(rt, p, call.name, ahead))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 (the tool boundary)

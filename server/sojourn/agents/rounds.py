@@ -141,6 +141,7 @@ def _ask(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: Ca
         expires_at=clock.later(seconds) if seconds else None,
         covers=policy.covers(p, row),
         preview=preview if isinstance(preview, Preview) else None,
+        leads_to=preview.path if isinstance(preview, previews.Leads) else None,
     )
     ledger.tx.insert(
         ApprovalRecord(

@@ -74,6 +74,8 @@ class Approval(Value):
     covers: str | None = None
     """The approval rule that a scope of `run` or `agent` makes, unless the decision names a pattern of its own."""
     preview: Preview | None = None
+    leads_to: str | None = None
+    """Where the path that the call is about led when it was asked, absolute and without links; not with a preview."""
     decision: Decision | None = None
 
 

@@ -164,8 +164,8 @@ class ToolContext:
     extra: dict[str, Any] = field(default_factory=dict)
     start_job: StartJob = no_jobs
     led_to: str | None = None
-    """Where the path that the call is about led when a rule judged it: absolute, without links. The tool goes there, or
-    nowhere. None when no rule has looked at a path."""
+    """Where the path that the call is about led when a rule judged it, or a person was asked: absolute, without links.
+    The tool goes there, or nowhere. None when neither has looked at a path."""
 
     def progress(self, text: str | None = None, fraction: float | None = None) -> None:
         """Tells the clients how far the work is."""
