@@ -17,6 +17,12 @@ from sojourn.tools.mcp import McpServers
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a server takes on a busy machine is no matter, but where it is what a test is about."""
+    monkeypatch.setattr("sojourn.tools.mcp.servers.SLOW_S", 600)
+
+
 def offered(h: House) -> list[list[str]]:
     """What the model was offered, by request."""
     return [[tool.name for tool in request.tools] for request in h.model.requests]
