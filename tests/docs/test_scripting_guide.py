@@ -48,14 +48,15 @@ def test_the_shell_commands_run(daemon: DaemonProcess) -> None:
     agent = re.search(r'"agentId":\s*"([^"]+)"', run(commands[1]))
     assert agent
     assert "agentStart" in run(commands[2].replace("AGENT", agent[1]))
-    listing, push = SHELL[1].splitlines()
+    assert "build job" in run(SHELL[1])
+    listing, push = SHELL[2].splitlines()
     assert agent[1] in run(listing)
     assert "itemId" in run(push.replace("AGENT", agent[1]))
 
 
 def test_the_bare_socket_answers_lines(daemon: DaemonProcess) -> None:
     where = daemon.run("socket").stdout.strip()
-    lines = [line.strip(" \\'") for line in SHELL[2].splitlines()[1:4]]
+    lines = [line.strip(" \\'") for line in SHELL[3].splitlines()[1:4]]
     with socket.socket(socket.AF_UNIX) as plain:
         plain.settimeout(30)
         plain.connect(where)
@@ -70,6 +71,6 @@ def test_the_bare_socket_answers_lines(daemon: DaemonProcess) -> None:
 @pytest.mark.skipif(shutil.which("socat") is None, reason="socat is not installed")
 def test_the_line_for_a_bare_socket_works_in_a_shell(daemon: DaemonProcess) -> None:
     env = {**daemon.env, "PATH": f"{Path(sys.executable).parent}:{daemon.env['PATH']}"}
-    done = subprocess.run(["sh", "-ec", SHELL[2]], capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(["sh", "-ec", SHELL[3]], capture_output=True, text=True, timeout=60, env=env)
     assert done.returncode == 0, done.stderr
     assert "result" in json.loads(done.stdout.splitlines()[-1])

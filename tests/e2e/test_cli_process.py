@@ -21,6 +21,14 @@ from sojourn_client.testing import DaemonProcess
 Make = Callable[..., DaemonProcess]
 SLOW = 'rules: [{when: {always: true}, reply: {text: "one two three four five six", delay_ms: 500, chunk_chars: 4}}]'
 
+ASKS = """
+rules:
+- when: {turn: 1}
+  reply: {calls: [{name: demo_deploy, arguments: {target: site}}]}
+- when: {always: true}
+  reply: {text: Well then.}
+"""
+
 
 def start(daemon: DaemonProcess, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
@@ -83,6 +91,49 @@ def test_an_interrupted_prompt_stops_its_run(make_daemon: Make) -> None:
         assert wire.call("agent/get", {"agentId": "a"})["state"] == "idle"
         last = wire.call("agent/events", {"agentId": "a"})["events"][-1]["event"]
         assert (last["type"], last["reason"]) == ("agentEnd", "stopped")
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice, as a closed terminal does"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("words", [["prompt", "x", "--agent", "a"], ["resume", "a"]], ids=["prompt", "resume"])
+def test_a_command_that_is_ended_by_others_leaves_the_run_and_its_question_alone(
+    make_daemon: Make, words: list[str], number: signal.Signals, times: int
+) -> None:
+    daemon = make_daemon(script=ASKS).start()
+    with Wire.unix(daemon.socket) as wire:
+        wire.initialize()
+        wire.call("agent/create", {"agentId": "a", "config": {"tools": ["*"]}})
+        wire.call("inbox/push", {"agentId": "a", "content": "x"})
+        process = start(daemon, *words, "--json")
+        assert process.stdout is not None
+        assert any("approvalRequested" in line for line in process.stdout)
+        for _ in range(times):
+            process.send_signal(number)
+        _, said = process.communicate(timeout=10)
+        assert process.returncode == 128 + number
+        assert said.splitlines()[-1] == (
+            "Left; what runs goes on. `sojourn attach a` shows it, `sojourn stop a` stops it."
+        )
+        [approval] = wire.call("approval/list")["approvals"]
+        assert wire.call("agent/get", {"agentId": "a"})["state"] == "waiting"
+        wire.call("approval/decide", {"approvalId": approval["approvalId"], "decision": "deny"})
+        assert wire.call("agent/wait", {"agentId": "a"})["output"] == "Well then."
+
+
+def test_a_command_under_nohup_takes_no_notice_of_a_closed_terminal(make_daemon: Make) -> None:
+    daemon = make_daemon(script=SLOW).start()
+    process = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "sojourn", "prompt", "x", "--agent", "a", "--json"],
+        env=daemon.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert any("messageDelta" in line for line in process.stdout)
+    process.send_signal(signal.SIGHUP)
+    shown, _ = process.communicate(timeout=20)
+    assert (process.returncode, json.loads(shown.splitlines()[-1])["reason"]) == (0, "done")
 
 
 def test_following_events_survives_a_daemon_that_dies(daemon: DaemonProcess) -> None:

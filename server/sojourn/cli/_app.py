@@ -6,16 +6,15 @@ code, or None for 0.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import functools
 import inspect
 import logging
 import os
 import shutil
-import signal
 import sys
 import textwrap
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, Optional, TypeVar
@@ -26,6 +25,7 @@ from sojourn_client import DaemonNotRunning, DaemonStartFailed, RpcError, connec
 from sojourn_client._launch import STARTING, Place, dial
 from sojourn_client.client import Client
 
+from . import _signals
 from ._behind import UNKNOWN
 
 
@@ -97,7 +97,7 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
             options = Options(*(given.pop(key) for key in _PLACES))
             answer = function(options, **given)
             try:
-                code = _run(answer) if inspect.iscoroutine(answer) else answer
+                code = _signals.run(answer) if inspect.iscoroutine(answer) else answer
             except BrokenPipeError:
                 code = _reader_gone()
             if code:
@@ -121,7 +121,8 @@ def say(text: str) -> None:
     """A line for a person, on stderr; on a terminal it is broken at words."""
     if sys.stderr.isatty():
         text = textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
-    print(text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # The terminal may be gone, which is when some of it is said.
+        print(text, file=sys.stderr, flush=True)
 
 
 def run_app(app: typer.Typer) -> int:
@@ -183,29 +184,6 @@ def _say_starting(place: Place) -> None:
         say(STARTING)
     except OSError:
         return  # `connect` meets it as well, and says it.
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Like `asyncio.run`, but a thread that waits for a line on the terminal does not hold up the end."""
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(work)
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
-        return loop.run_until_complete(task)
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    finally:
-        loop.run_until_complete(_finish(task))
-        loop.close()
-
-
-async def _finish(main: asyncio.Task[Any]) -> None:
-    left = asyncio.all_tasks() - {main, asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _reader_gone() -> int:

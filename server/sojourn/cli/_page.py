@@ -32,6 +32,7 @@ and four digits or more).
 | 4 | the run ended paused |
 | 5 | the run failed or was stopped |
 | 130 | interrupted |
+| 129, 143 | ended by a closed terminal (SIGHUP), by SIGTERM; what runs goes on |
 """
 
 EVERYWHERE = {"--config", "--state-dir", "--socket", "--help"}

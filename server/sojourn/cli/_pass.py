@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from typing import Any
 
@@ -14,13 +15,14 @@ from ._app import say
 from ._desk import Desk
 from ._input import Answers
 from ._show import json_line
+from ._signals import leaves
 from ._view import View
 
 _STOP_S = 2.0
 
 
 class Pass:
-    """`method` is `agent/prompt` or `agent/resume`; interrupting it stops the run."""
+    """`method` is `agent/prompt` or `agent/resume`; Ctrl-C stops the run, whatever ends this process alone does not."""
 
     def __init__(self, daemon: Client, method: str, params: dict[str, Any], *, json: bool) -> None:
         self._daemon = daemon
@@ -46,8 +48,8 @@ class Pass:
                 for task in helpers:
                     if task.done():
                         task.result()
-            except asyncio.CancelledError:
-                await self._stop()
+            except asyncio.CancelledError as cancelled:
+                await (self._leave() if leaves(cancelled) else self._stop())
                 raise
             finally:
                 for task in (asking, *helpers):
@@ -82,6 +84,14 @@ class Pass:
             await self._daemon.call("inbox/push", {"agentId": self._params["agentId"], "content": text})
         except RpcError as error:
             self._view.note(error.message, "red")
+
+    async def _leave(self) -> None:
+        # First of all: a request that is given up while there is a connection is cancelled at the daemon.
+        await self._daemon.aclose()
+        with contextlib.suppress(OSError):  # The terminal may be gone.
+            self._view.end_line()
+        agent = self._params["agentId"]
+        say(f"Left; what runs goes on. `sojourn attach {agent}` shows it, `sojourn stop {agent}` stops it.")
 
     async def _stop(self) -> None:
         self._view.end_line()

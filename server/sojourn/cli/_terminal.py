@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import shutil
@@ -53,12 +54,13 @@ class Composer(io.TextIOBase):
 
     def __exit__(self, *_: object) -> None:
         self._over = True
-        self._erase()
-        self._release()
-        self._out.flush()
         for number in (signal.SIGCONT, signal.SIGWINCH):
             self._loop.remove_signal_handler(number)
-        termios.tcsetattr(0, termios.TCSADRAIN, self._before)
+        with contextlib.suppress(OSError, termios.error):  # The terminal may be gone.
+            self._erase()
+            self._release()
+            self._out.flush()
+            termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
     async def lines(self, asked: Asked) -> AsyncIterator[Typed]:
         """The lines that are typed, without blank ones, until Ctrl-D; `asked` says which question is on the screen."""

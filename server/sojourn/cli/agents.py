@@ -10,7 +10,7 @@ import typer
 
 from sojourn_client.client import Client
 
-from ._app import AgentArgument, Exit, JsonFlag, Options, client, command, say
+from ._app import AgentArgument, JsonFlag, Options, client, command, say
 from ._named import agent_named, agents
 from ._show import PROMPT_LABEL, ago, count, json_line, one_line, table, text_of
 from ._view import View
@@ -90,23 +90,19 @@ async def events(
         typer.Option("--limit", min=1, help="At most so many."),
     ] = None,
     json: JsonFlag = False,
-) -> int | None:
+) -> None:
     """The events of an agent. They come from the store; with --follow live ones, too."""
     show = json_line if json else View(all_on_stdout=True).show_wire
     async with client(options) as daemon:
         agent = await agent_named(daemon, agent)
         if not follow:
             await _stored(daemon, agent, after, limit, show)
-            return None
-        try:
-            async with daemon.events(agent, after_seq=after, deltas=not json) as stream:
-                async for count, event in _counted(stream):
-                    show(event.wire())
-                    if count == limit:
-                        return None
-        except asyncio.CancelledError:
-            return Exit.INTERRUPTED
-    return None
+            return
+        async with daemon.events(agent, after_seq=after, deltas=not json) as stream:
+            async for count, event in _counted(stream):
+                show(event.wire())
+                if count == limit:
+                    return
 
 
 async def _stored(daemon: Any, agent: str, after: int, limit: int | None, show: Any) -> None:

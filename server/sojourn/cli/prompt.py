@@ -69,7 +69,8 @@ async def prompt(
     """Says something to an agent and streams the answer.
 
     Starts the daemon when none runs. Without --agent it goes to the idle agent that the last `sojourn prompt` in this
-    directory used, or to a new one. Ctrl-C stops the run.
+    directory used, or to a new one. Ctrl-C stops the run. A closed terminal, `timeout` and SIGTERM end this command
+    alone: the run goes on, and `sojourn attach` shows it.
     """
     content = sys.stdin.read() if text == "-" else text
     if not content.strip():
@@ -93,7 +94,8 @@ async def prompt(
 async def resume(options: Options, agent: AgentArgument, *, no_wait: NoWaitFlag = False, json: JsonFlag = False) -> int:
     """Goes on with an agent and streams the answer.
 
-    An interrupted, stopped or paused run goes on, and what waits in the inbox is read. Ctrl-C stops the run.
+    An interrupted, stopped or paused run goes on, and what waits in the inbox is read. Ctrl-C stops the run; a closed
+    terminal, `timeout` and SIGTERM end this command alone.
     """
     async with client(options, start=True) as daemon:
         return await _run(
