@@ -239,7 +239,9 @@ def test_a_lasting_decision_is_listed_and_can_be_taken_back(cli: Cli) -> None:
     wide = ("--scope", "agent", "--pattern", "target=i*")
     misfit = cli("approve", approval, "--scope", "agent", "--pattern", "target=db*")
     assert misfit.code == 1
-    assert "would not let this very call through" in misfit.err
+    assert misfit.err == (
+        "The pattern 'target=db*' does not fit this call: its 'target' is 'it'. What would fit: 'target=it'.\n"
+    )
     assert cli.json("approve", approval, *wide)[0]["decision"]["covers"] == "demo_deploy: target=i*"
     cli("call", "agent/wait", '{"agentId": "lasting"}')
     assert "demo_deploy: target=i*" in cli("rules", "lasting").out

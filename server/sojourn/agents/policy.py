@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from sojourn.core import rules
+from sojourn.core import rule_misfits, rules
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.approvals import Approval, Policy, args_sha256, policy_of
 from sojourn.core.errors import InvalidParams
@@ -190,11 +190,7 @@ def rule_for(rt: Runtime, agent: AgentRecord, row: CallRecord, pattern: str | No
     except ValueError as error:
         raise InvalidParams(f"The pattern cannot be used: {error}.", field="pattern") from None
     if not rules.lets_through(call, rule, given, own):
-        raise InvalidParams(
-            f"The rule {rule!r} would not let this very call through: it does not fit (one plain command without "
-            "operators, redirections and expansions is needed for a shell), or another rule is in the way.",
-            field="pattern",
-        )
+        raise InvalidParams(rule_misfits.why_not(call, rule, given, own), field="pattern")
     return rule
 
 

@@ -162,9 +162,20 @@ class Rule:
         if self.pattern is None or self.text is None:
             kind = 2 if self.tool.literal is not None else 1 if self.tool.weight else 0
             return kind, self.tool.weight
-        wanted, pattern = _aimed(call, self.text, self.pattern)
+        wanted, pattern = self.aim(call)
         fits = _allows if policy == "allow" else _finds
         return (3, self.tool.weight + pattern.weight) if fits(call, wanted, pattern) else None
+
+    def aim(self, call: Call) -> tuple[Subject | None, Glob]:
+        """The argument that the pattern looks at, and the pattern without the argument's name."""
+        text, pattern = self.text or "", self.pattern or Glob(("",))
+        subject = subject_of(call)
+        name, equals, rest = text.partition("=")
+        if not equals or name.strip() not in properties(call):
+            return subject, pattern
+        named = name.strip()
+        same = subject is not None and subject.argument == named
+        return (subject if same else Subject(named)), Glob.of(rest.strip())
 
 
 @lru_cache(maxsize=2048)
@@ -181,16 +192,22 @@ def parse(key: str) -> Rule:
 
 def judge(call: Call, rules: Mapping[str, Policy], own: Policy) -> Policy:
     """The policy of a call; `own` is the tool's."""
-    found: tuple[tuple[int, int], int, Policy] | None = None
+    key = ruling(call, rules)
+    return own if key is None else rules[key]
+
+
+def ruling(call: Call, rules: Mapping[str, Policy]) -> str | None:
+    """The rule that holds for a call; None when none does, and the tool's own policy counts."""
+    found: tuple[tuple[int, int], int, str] | None = None
     for key, policy in rules.items():
         rank = parse(key).rank(call, policy)
         if rank is None:
             continue
         if rank[0] == 3 and policy == "deny":
-            return "deny"
+            return key
         if found is None or (rank, _STRICT[policy]) > found[:2]:
-            found = rank, _STRICT[policy], policy
-    return own if found is None else found[2]
+            found = rank, _STRICT[policy], key
+    return None if found is None else found[2]
 
 
 def are_simple(rules: Mapping[str, Policy]) -> bool:
@@ -198,10 +215,11 @@ def are_simple(rules: Mapping[str, Policy]) -> bool:
     return all(key == "*" or not ("*" in key or ":" in key) for key in rules)
 
 
-def exactly(call: Call) -> str | None:
-    """The rule for exactly this subject; None when the call has none, or one that is too long for a rule."""
-    subject = subject_of(call)
-    text = None if subject is None else _text(call.args.get(subject.argument))
+def exactly(call: Call, subject: Subject | None = None) -> str | None:
+    """The rule for exactly this subject, the tool's unless one is said; None when the call has none, or one that is too
+    long for a rule."""
+    subject = subject or subject_of(call)
+    text = None if subject is None else value_of(call, subject)
     if subject is None or not text or not text.strip():
         return None
     name = subject.argument if subject.kind == "text" else None
@@ -231,30 +249,22 @@ def subject_of(call: Call) -> Subject | None:
     """What a call of this tool is about: as the tool says, else an argument with one of the usual names."""
     if call.subject is not None:
         return call.subject
-    properties = _properties(call)
+    said = properties(call)
     for name, kind in _USUAL.items():
-        if isinstance(declared := properties.get(name), dict) and declared.get("type") == "string":
+        if isinstance(declared := said.get(name), dict) and declared.get("type") == "string":
             return Subject(name, kind)
     return None
 
 
-def _aimed(call: Call, text: str, pattern: Glob) -> tuple[Subject | None, Glob]:
-    """The argument that a pattern looks at, and the pattern without the argument's name."""
-    subject = subject_of(call)
-    name, equals, rest = text.partition("=")
-    if not equals or name.strip() not in _properties(call):
-        return subject, pattern
-    named = name.strip()
-    same = subject is not None and subject.argument == named
-    return (subject if same else Subject(named)), Glob.of(rest.strip())
+def properties(call: Call) -> Mapping[str, Any]:
+    """What the schema says of each argument."""
+    said = call.schema.get("properties")
+    return said if isinstance(said, dict) else {}
 
 
-def _properties(call: Call) -> Mapping[str, Any]:
-    properties = call.schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
-
-
-def _text(value: Any) -> str | None:
+def value_of(call: Call, subject: Subject) -> str | None:
+    """The call's value of an argument as patterns see it; None when it has none."""
+    value = call.args.get(subject.argument)
     if value is None or isinstance(value, str):
         return value
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
@@ -262,7 +272,7 @@ def _text(value: Any) -> str | None:
 
 def _allows(call: Call, subject: Subject | None, pattern: Glob) -> bool:
     """Whether a pattern that allows fits: it must be certain."""
-    text = None if subject is None else _text(call.args.get(subject.argument))
+    text = None if subject is None else value_of(call, subject)
     if subject is None or text is None:
         return False
     if subject.kind == "command":
@@ -286,7 +296,7 @@ def _finds(call: Call, subject: Subject | None, pattern: Glob) -> bool:
     """Whether a pattern that denies or asks fits: it is enough that it may."""
     if subject is None:
         return any(pattern.matches(value) for value in call.args.values() if isinstance(value, str))
-    text = _text(call.args.get(subject.argument))
+    text = value_of(call, subject)
     if text is None:
         return False
     if subject.kind == "command":
