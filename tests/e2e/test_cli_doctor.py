@@ -33,14 +33,30 @@ def test_a_preset_that_names_a_tool_wrongly_is_told(make_daemon: Make) -> None:
     ]
 
 
+def install(place: Path, name: str, module: str) -> None:
+    """A package NAME-tools with that one module, as an installer leaves it."""
+    (place / f"{name}_tools.py").write_text(module)
+    about = place / f"{name}_tools-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-tools\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[sojourn.tools]\n{name} = {name}_tools:TOOLS\n")
+    (about / "RECORD").write_text(f"{name}_tools.py,,\n{about.name}/RECORD,,\n{about.name}/METADATA,,\n")
+
+
+def test_a_broken_package_is_told_once_and_nothing_is_logged(make_daemon: Make, tmp_path: Path) -> None:
+    install(tmp_path, "broken", "raise RuntimeError('on purpose')\n")
+    done = make_daemon().run("doctor", env={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines()[-3:] == [
+        "✗ tools   package broken-tools: Its entry point 'broken' cannot be used: RuntimeError: on purpose",
+        "          → Repair or uninstall that package, or set tools.packages = false.",
+        "1 to put right.",
+    ]
+
+
 def test_a_package_that_was_installed_since_is_told(make_daemon: Make, tmp_path: Path) -> None:
     daemon = make_daemon().start()
-    (tmp_path / "late_tools.py").write_text("TOOLS = []\n")
-    about = tmp_path / "late_tools-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: late-tools\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[sojourn.tools]\nlate = late_tools:TOOLS\n")
-    (about / "RECORD").write_text(f"late_tools.py,,\n{about.name}/RECORD,,\n{about.name}/METADATA,,\n")
+    install(tmp_path, "late", "TOOLS = []\n")
     (found,) = findings(daemon, PYTHONPATH=str(tmp_path))
     assert found["message"] == "the package late-tools was installed after the daemon started"
     assert "sojourn shutdown" in str(found["advice"])

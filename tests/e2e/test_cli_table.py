@@ -6,8 +6,9 @@ import io
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from sojourn.cli._table import draw
+from sojourn.cli._table import beside, draw
 
 HEADINGS = ("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "ABOUT")
 ROWS = [
@@ -68,3 +69,21 @@ def test_a_narrow_terminal_shows_a_paragraph_for_each_row() -> None:
         "  state idle, messages 2, updated just",
         "  now",
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "terminal", "lines"),
+    [
+        (24, True, ["✗ tools   a package that", "          is broken"]),
+        (80, True, ["✗ tools   a package that is broken"]),
+        (15, True, ["✗ tools   a", "package that is", "broken"]),
+        (24, False, ["✗ tools   a package that is broken"]),
+    ],
+    ids=["narrow", "wide", "no room beside it", "no terminal"],
+)
+def test_a_text_stands_beside_its_label(width: int, lines: list[str], *, terminal: bool) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=terminal, color_system=None)
+    console.soft_wrap = not terminal
+    beside(console, Text("✗ tools   "), Text("a package that is broken"))
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == lines

@@ -30,6 +30,16 @@ def draw(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]
     console.print(drawn)
 
 
+def beside(console: Console, label: Text, text: Text) -> None:
+    """Prints a text beside its label; on a terminal its further lines begin below its first."""
+    room = console.width - label.cell_len
+    if not console.is_terminal or room < _LEAST:
+        console.print(Text.assemble(label, text))
+        return
+    for number, line in enumerate(text.wrap(console, room)):
+        console.print(Text.assemble(Text(" " * label.cell_len) if number else label, line))
+
+
 def _widths(headings: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
     """The width of each column, the widest made narrower first; None when even the narrowest do not fit."""
     columns = list(zip(headings, *rows, strict=True))

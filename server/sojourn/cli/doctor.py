@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import stat
@@ -53,6 +54,7 @@ async def doctor(options: Options, *, json: JsonFlag = False, models: ModelsFlag
     Looks at config, state, socket, daemon, models and tools. Starts each MCP server for a moment and nothing else, and
     sends nothing to any model unless --models asks for it: then each gets one cheap request.
     """
+    logging.getLogger().addHandler(logging.NullHandler())  # What goes wrong is in the findings.
     wrong = 0
     async for finding in _findings(options, ask_models=models):
         wrong += not finding.ok
@@ -259,11 +261,8 @@ def _tools(config: Config) -> Iterator[Finding]:
 
 async def _mcp(config: Config) -> AsyncIterator[Finding]:
     """Starts each server, asks it for its tools, and ends it."""
-    import logging
-
     from sojourn.tools.mcp import McpServers
 
-    logging.getLogger().addHandler(logging.NullHandler())  # what goes wrong is in the findings
     servers = McpServers(config.mcp_servers())
     try:
         for name, server in config.mcp.servers.items():
@@ -292,7 +291,9 @@ def _mcp_advice(server: McpServer, works: bool) -> str:
 def _print(finding: Finding) -> None:
     from rich.text import Text
 
+    from ._table import beside
+
     mark = Text("✓ ", "green") if finding.ok else Text("✗ ", "bold red")
-    console().print(Text.assemble(mark, (f"{finding.check:<8}", "bold"), finding.message))
+    beside(console(), Text.assemble(mark, (f"{finding.check:<8}", "bold")), Text(finding.message))
     if finding.advice:
-        console().print(Text(f"          → {finding.advice}", "yellow"))
+        beside(console(), Text(f"{'':10}→ ", "yellow"), Text(finding.advice, "yellow"))
