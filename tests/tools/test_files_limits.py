@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import shutil
 import subprocess
 import time
@@ -187,3 +188,58 @@ async def test_a_pattern_that_takes_too_much_memory_is_said_and_what_was_found_i
         "a:1: found",
         "[The search was ended: the pattern takes too much memory here; a simpler one does not.]",
     ]
+
+
+ODD = "two\nlines:1: needle\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "lines"),
+    [
+        ("list", {}, [repr(ODD), "link -> 'a\\nb'", repr("sub\r/")]),
+        ("glob", {"pattern": "**"}, [repr("sub\r/f"), repr(ODD)]),
+        ("grep", {"pattern": "needle"}, [f"{'sub' + chr(13) + '/f'!r}:1: a needle", f"{ODD!r}:1: needle"]),
+    ],
+)
+async def test_a_name_of_several_lines_is_told_as_one(
+    tmp_path: Path, name: str, args: dict[str, Any], lines: list[str]
+) -> None:
+    (tmp_path / ODD).write_text("needle\n")
+    (tmp_path / "link").symlink_to("a\nb")
+    (tmp_path / "sub\r").mkdir()
+    (tmp_path / "sub\r/f").write_text("a needle\n")
+    assert sorted((await run(tmp_path, name, **args)).split("\n")) == sorted(lines)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+async def test_a_gitignore_that_is_no_file_is_none(tmp_path: Path, make: Any) -> None:
+    make(tmp_path / ".gitignore")
+    (tmp_path / "f").write_text("needle\n")
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for _ in range(10):
+        assert await run(tmp_path, "grep", pattern="needle") == "f:1: needle"
+        assert await run(tmp_path, "glob", pattern="f") == "f"
+    if before:
+        assert len(os.listdir("/proc/self/fd")) < before + 10, "descriptors are left open"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that opens and cannot be read")
+async def test_a_file_that_cannot_be_read_costs_itself_only(tmp_path: Path) -> None:
+    place = Path(f"/proc/{os.getpid()}")
+    assert await run(place, "read", path="mem") == "error: 'mem' cannot be read: Input/output error."
+    assert await run(place, "grep", pattern=f"^PPid:\t{os.getppid()}$", glob="{mem,status}") != "Nothing matches."
+    assert await run(place, "edit", path="mem", old_text="a", new_text="b") == (
+        "error: 'mem' cannot be read: Input/output error."
+    )
+
+
+async def test_a_huge_file_of_nothing_is_told_from_text_by_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: (asked.append(at), pread(fd, size, at))[1])
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(10 * 2**30)
+    assert "is not text (10737418240 bytes)" in await run(tmp_path, "read", path="sparse", line=2**31)
+    assert max(asked) == 0

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from ._places import FileRefused, Root
+from ._places import FileRefused, Root, in_line
 from ._text import is_binary
 
 MAX_MATCHES = 200
@@ -132,7 +132,7 @@ class Search:
         if len(line) > _MAX_SHOWN_LINE:
             line = f"{line[:_MAX_SHOWN_LINE]} [cut: {len(line)} characters]"
         mark = ":" if hit else "-"
-        self.lines.append(f"{path}{mark}{number + 1}{mark} {line}")
+        self.lines.append(f"{in_line(path)}{mark}{number + 1}{mark} {line}")
         self._size += len(self.lines[-1])
 
     # -- the pattern --------------------------------------------------------------------------------------------------

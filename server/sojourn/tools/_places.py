@@ -90,6 +90,11 @@ class Root:
         return os.dup(self._fd)
 
 
+def in_line(name: str) -> str:
+    """A name as it stands in a line of a list: one with line ends or control characters would be taken for more."""
+    return name if name.isprintable() else repr(name)
+
+
 def outside(path: str) -> FileRefused:
     """What is said of a path that leads out of the working directory."""
     return FileRefused(f"{path!r} is outside of the working directory; only files in it can be used.")
@@ -222,7 +227,7 @@ class Place:
         try:
             fd = os.open(self.name, _READ, dir_fd=self._directory)
         except OSError as error:
-            raise FileRefused(f"{self.shown!r} cannot be read: {error.strerror}.") from None
+            raise self.unreadable(error) from None
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
@@ -239,16 +244,23 @@ class Place:
         except NotADirectoryError:
             raise FileRefused(f"{self.shown!r} is not a directory.") from None
         except OSError as error:
-            raise FileRefused(f"{self.shown!r} cannot be read: {error.strerror}.") from None
+            raise self.unreadable(error) from None
 
     def read(self, limit: int) -> bytes:
         """The whole file. Raises `FileRefused` for one of more than `limit` bytes."""
         fd = self.open()
-        with os.fdopen(fd, "rb") as file:
-            data = file.read(limit + 1)
+        try:
+            with os.fdopen(fd, "rb") as file:
+                data = file.read(limit + 1)
+        except OSError as error:
+            raise self.unreadable(error) from None
         if len(data) > limit:
             raise FileRefused(f"{self.shown!r} has more than {limit} bytes, which is the limit here.")
         return data
+
+    def unreadable(self, error: OSError) -> FileRefused:
+        """What is said of a failed read: a disk or a system's own files may refuse one at any moment."""
+        return FileRefused(f"{self.shown!r} cannot be read: {error.strerror}.")
 
     def put(self, data: bytes, *, still: Callable[[], None]) -> None:
         """Makes `data` the file's content at once or not at all: a temporary file beside it takes its place.

@@ -52,9 +52,9 @@ def is_binary(data: bytes) -> bool:
 
 def read_lines(source: Source, first: int, count: int) -> tuple[str, list[str]] | None:
     """Up to `count` lines from line `first` (1 is the first) on, and what is to be said of them; None for no text."""
-    start = _offset(source, first)
     if is_binary(source(8192, 0)):
         return None
+    start = _offset(source, first)
     if start is None:
         return "", [f"There is no line {first} in the first {SCAN} bytes."]
     window = source(_WINDOW, start)

@@ -142,10 +142,14 @@ def _read_rules(directory: int, prefix: str) -> _Rules | None:
         fd = os.open(".gitignore", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return None
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
-        return _Rules(prefix, Ignore(file.read(MAX_BYTES).decode("utf-8", "replace")))
+        return _Rules(prefix, Ignore(os.pread(fd, MAX_BYTES, 0).decode("utf-8", "replace")))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 class Glob:

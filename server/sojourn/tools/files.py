@@ -23,7 +23,7 @@ from sojourn.core.messages import ImagePart, InputPart, TextPart
 
 from . import _change, _text
 from ._grep import MAX_FILE, Search, literal, ripgrep
-from ._places import FileRefused, Missing, Place, Root
+from ._places import FileRefused, Missing, Place, Root, in_line
 from ._tree import Glob, Walk
 from .author import FunctionTool, in_thread, tool
 from .base import Document, ToolContext
@@ -249,7 +249,7 @@ def glob(
                 if len(found) == MAX_NAMES:
                     walk.notes.append(f"Only the first {MAX_NAMES} are shown; there are more.")
                     break
-                found.append(name if place.shown == "." else f"{place.shown}/{name}")
+                found.append(in_line(name if place.shown == "." else f"{place.shown}/{name}"))
     return _listing(found, walk.notes, nothing="No file fits.")
 
 
@@ -275,6 +275,8 @@ def _read(ctx: ToolContext, path: str, line: int, lines: int) -> list[InputPart]
             if found is None:
                 size = os.fstat(fd).st_size
                 raise FileRefused(f"{place.shown!r} is not text ({size} bytes); only text and images can be read.")
+        except OSError as error:
+            raise place.unreadable(error) from None
         finally:
             os.close(fd)
     return _parts(*found)
@@ -387,10 +389,10 @@ def _entry(directory: int, name: str) -> str:
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
-            return f"{name} -> {os.readlink(name, dir_fd=directory)}"
+            return f"{in_line(name)} -> {in_line(os.readlink(name, dir_fd=directory))}"
     except OSError:
-        return name
-    return f"{name}/" if stat.S_ISDIR(found.st_mode) else name
+        return in_line(name)
+    return in_line(f"{name}/") if stat.S_ISDIR(found.st_mode) else in_line(name)
 
 
 def _pattern(pattern: str, plain: bool) -> str:
