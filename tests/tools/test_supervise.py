@@ -71,6 +71,18 @@ def test_a_closed_lifeline_ends_everything() -> None:
     assert marked(name) == []
 
 
+@pytest.mark.parametrize(
+    "first", ["kill -STOP $!; exit 0", "setsid sh -c 'kill -STOP $$; exit' & sleep 0.2; kill -STOP $$"]
+)
+def test_what_was_stopped_ends_without_waiting_for_the_grace(first: str) -> None:
+    name = mark()
+    process = start("grace=30", "limit=0.6", command=f"{sleeper(name)} & {first}")
+    began = time.monotonic()
+    assert read_ended(_told(process)) is not None
+    assert time.monotonic() - began < 9
+    wait_marked(name, 0)
+
+
 def test_a_program_that_is_not_there_is_told_with_its_reason() -> None:
     process = subprocess.run(
         [*PROGRAM, "cwd=/", "--", "/no/such/program"], stdin=subprocess.PIPE, capture_output=True, timeout=20

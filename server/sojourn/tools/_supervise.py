@@ -229,6 +229,7 @@ class Command:
             self._turn(0.005)
         deadline = time.monotonic() + float(self._options.get("grace", "2"))
         self._signal(signal.SIGTERM, everything)
+        self._signal(signal.SIGCONT, everything)  # what was stopped hears of it only now
         pause = 0.01
         while self._left(everything) and time.monotonic() < deadline:
             self._turn(pause)
