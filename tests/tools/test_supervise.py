@@ -233,6 +233,19 @@ def test_an_end_is_written_down_once_the_disk_takes_it(tmp_path: Path, monkeypat
     _supervise.tell(str(tmp_path / "gone"), "result", b"nobody asks\n")
 
 
+def test_what_is_no_file_is_no_record_and_no_output_of_a_job(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "started")
+    (tmp_path / "result").symlink_to("/dev/zero")
+    (tmp_path / "out-000000000000000").mkdir()
+    os.mkfifo(tmp_path / "out-000000000000001")
+    (tmp_path / "out-000000000000002").symlink_to("/dev/zero")
+    (tmp_path / "out-000000000000003").write_text("real\n")
+    job = jobs.look(tmp_path)
+    assert job.ended is not None
+    assert job.ended.how == "lost"
+    assert jobs.clipped(tmp_path, Clip()) == "\n[... 3 bytes left out, 8 in all ...]\nreal\n"
+
+
 @pytest.mark.parametrize(
     ("result", "how"),
     [

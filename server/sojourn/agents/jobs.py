@@ -66,6 +66,8 @@ class Jobs:
         self._starting: set[str] = set()
         self._seen: set[str] = set()
         """Those of `_running` that were seen to run."""
+        self._troubles: dict[str, str] = {}
+        """Why the end of a job could not be recorded, as the log was told."""
         self._children: dict[str, Any] = {}
         """The supervisors that this process started: they are its children, and it must take note of their end."""
         self._watcher: asyncio.Task[None] | None = None
@@ -181,7 +183,9 @@ class Jobs:
                 try:
                     await self._look(job_id)
                 except (SojournError, OSError, ValueError) as error:  # the row still says that it runs: tried again
-                    log.warning("The end of %s could not be recorded: %s", job_id, error)
+                    if self._troubles.get(job_id) != (why := str(error)):
+                        self._troubles[job_id] = why
+                        log.warning("The end of %s could not be recorded: %s", job_id, why)
             await asyncio.sleep(POLL_S)
 
     async def _look(self, job_id: str) -> None:
@@ -201,6 +205,7 @@ class Jobs:
         await self._deliver(job_id, ended)
         self._running.pop(job_id).set()
         self._seen.discard(job_id)
+        self._troubles.pop(job_id, None)
         await self.tidy()
 
     def _place(self, job_id: str) -> Path:

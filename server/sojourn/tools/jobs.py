@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from pathlib import Path
 from ._supervise import birth, boot
 from .clip import Clip
 from .processes import Ended, Order, Supervisor, Surroundings, read_ended, read_lines, read_time, supervised, wake
+
+_RECORD = 64 * 1024
+"""Bytes of a record that are read; a supervisor writes a few hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +133,15 @@ def _is_locked(path: Path) -> bool:
 
 
 def _text(path: Path) -> str:
+    """A record; nothing where there is none, or something that is no file: reading that might never end."""
     try:
-        return path.read_text(errors="replace")
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return ""
+    try:
+        return os.read(fd, _RECORD).decode(errors="replace") if stat.S_ISREG(os.fstat(fd).st_mode) else ""
+    finally:
+        os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +186,11 @@ def clipped(directory: Path, clip: Clip) -> str:
 
 
 def _segments(directory: Path) -> list[tuple[int, int, Path]]:
-    """The files of a job's output: offset of the first byte, length, path, in order."""
+    """The files of a job's output: offset of the first byte, length, path, in order. What is no file is not its."""
     found = []
     for path in sorted(directory.glob("out-*")):
         with contextlib.suppress(FileNotFoundError, ValueError):
-            found.append((int(path.name.removeprefix("out-")), path.stat().st_size, path))
+            there = path.lstat()
+            if stat.S_ISREG(there.st_mode):
+                found.append((int(path.name.removeprefix("out-")), there.st_size, path))
     return found
