@@ -38,8 +38,9 @@ arguments, when they name a file and its new content or a replacement."
     (when (and file (or content (and old new)))
       (let* ((before (sojourn-file-text file))
              (after (cond (content content)
-                          ((and before (string-search old before))
-                           (sojourn-replace-once before old new)))))
+                          ((not (and before (string-search old before))) nil)
+                          ((sojourn-true-p (plist-get args :replace_all)) (string-replace old new before))
+                          (t (sojourn-replace-once before old new)))))
         (if after
             (sojourn-diff (or before "") after path)
           (sojourn-diff old new path))))))

@@ -44,30 +44,40 @@ the daemon, nil is none."
 (defconst sojourn-tools--limit 60000
   "How many characters of a buffer a tool gives at once.")
 
+(defconst sojourn-tools--path
+  '(:type "string" :description "Absolute, or from the agent's working directory."))
+
 (defconst sojourn-tools
-  '((:name "emacs_open_buffers"
-     :description "Lists the buffers that are open in the user's Emacs: file or name, mode, unsaved changes."
+  `((:name "editor_apply_edit"
+     :description "Replaces old_text by new_text in a file, in the user's editor, where it can be undone. old_text must stand there exactly once, unless replace_all is true; an empty old_text makes a new file. The file is saved, unless the user has unsaved changes in it."
+     :properties (:path ,sojourn-tools--path
+                  :old_text (:type "string"
+                             :description "Exactly as in the file, with enough around it to be unique.")
+                  :new_text (:type "string")
+                  :replace_all (:type "boolean" :description "Replace every place where it stands."))
+     :required ["path" "old_text" "new_text"] :approval "ask" :function sojourn-tools--apply-edit)
+    (:name "editor_diagnostics"
+     :description "Tells the errors and warnings that the user's editor shows, of one file or of all open ones."
+     :properties (:path ,sojourn-tools--path) :approval "allow" :function sojourn-tools--diagnostics)
+    (:name "editor_open_buffers"
+     :description "Lists the files that are open in the user's editor, with unsaved ones marked."
      :properties nil :approval "allow" :function sojourn-tools--open-buffers)
-    (:name "emacs_read_buffer"
-     :description "Reads a file as it is in the user's Emacs, unsaved changes included, with line numbers."
-     :properties (:path (:type "string" :description "A file, or the name of a buffer.")
-                  :startLine (:type "integer") :endLine (:type "integer"))
+    (:name "editor_open_location"
+     :description "Shows the user a place in a file, in their editor."
+     :properties (:path ,sojourn-tools--path
+                  :line (:type "integer" :minimum 1) :column (:type "integer" :minimum 1))
+     :required ["path"] :approval "allow" :function sojourn-tools--open-location)
+    (:name "editor_read_buffer"
+     :description "Reads a file as it is in the user's editor, unsaved changes included."
+     :properties (:path ,sojourn-tools--path
+                  :line (:type "integer" :minimum 1 :description "The first line.")
+                  :lines (:type "integer" :minimum 1 :description "How many lines."))
      :required ["path"] :approval "allow" :function sojourn-tools--read-buffer)
-    (:name "emacs_selection"
-     :description "Tells what the user has selected in Emacs, and where the cursor is."
-     :properties nil :approval "allow" :function sojourn-tools--selection)
-    (:name "emacs_diagnostics"
-     :description "Tells the errors and warnings that Emacs shows, of one file or of all open ones."
-     :properties (:path (:type "string")) :approval "allow" :function sojourn-tools--diagnostics)
-    (:name "emacs_apply_edit"
-     :description "Replaces a text in a file, in the user's Emacs, where it can be undone. oldText must occur exactly once; an empty oldText makes a new file."
-     :properties (:path (:type "string") :oldText (:type "string") :newText (:type "string"))
-     :required ["path" "oldText" "newText"] :approval "ask" :function sojourn-tools--apply-edit)
-    (:name "emacs_open_location"
-     :description "Shows the user a place in a file, in Emacs."
-     :properties (:path (:type "string") :line (:type "integer") :column (:type "integer"))
-     :required ["path"] :approval "allow" :function sojourn-tools--open-location))
-  "The tools that Emacs offers.
+    (:name "editor_selection"
+     :description "Tells what the user has selected in their editor."
+     :properties nil :approval "allow" :function sojourn-tools--selection))
+  "The tools that Emacs offers, named as in every editor.
+The arguments of the edit are those of the daemon's own `edit'.
 `:function' gets the arguments and the agent's directory, and returns
 what the model reads; an error's message is read as a failure.")
 
@@ -164,8 +174,9 @@ what the model reads; an error's message is read as a failure.")
     (save-excursion
       (save-restriction
         (widen)
-        (let* ((first (max 1 (or (sojourn-get arguments :startLine) 1)))
-               (last (or (sojourn-get arguments :endLine) most-positive-fixnum))
+        (let* ((first (max 1 (or (sojourn-get arguments :line) 1)))
+               (count (sojourn-get arguments :lines))
+               (last (if count (+ first count -1) most-positive-fixnum))
                (number first) (size 0) lines)
           (goto-char (point-min))
           (forward-line (1- first))
@@ -229,17 +240,18 @@ what the model reads; an error's message is read as a failure.")
 (defun sojourn-tools--apply-edit (arguments directory)
   "Edit a file in its buffer; see `sojourn-tools' for ARGUMENTS and DIRECTORY."
   (let* ((file (sojourn-tools--file arguments directory))
-         (old (plist-get arguments :oldText))
-         (new (plist-get arguments :newText))
+         (old (plist-get arguments :old_text))
+         (new (plist-get arguments :new_text))
          (create (string-empty-p old)))
     (when (and create (or (file-exists-p file) (find-buffer-visiting file)))
-      (error "%s exists already; oldText must be a text in it" file))
+      (error "%s exists already; old_text must be a text in it" file))
     (unless (or create (find-buffer-visiting file) (file-readable-p file))
       (error "There is no file %s that can be read" file))
     (with-current-buffer (or (find-buffer-visiting file) (find-file-noselect file t))
       (sojourn-tools--check-writable)
       (let ((unsaved (and (buffer-modified-p) (not create)))
-            (line (sojourn-tools--replace old new)))
+            (line (sojourn-tools--replace
+                   old new (sojourn-true-p (sojourn-get arguments :replace_all)))))
         (concat (format "%s line %d of %s" (if create "Wrote" "Edited") line file)
                 (sojourn-tools--save unsaved))))))
 
@@ -252,26 +264,30 @@ what the model reads; an error's message is read as a failure.")
              (buffer-name)))
     (revert-buffer t t t)))
 
-(defun sojourn-tools--replace (old new)
-  "Replace OLD, which must be here once, by NEW as one step that can be undone.
-Returns the number of its line."
+(defun sojourn-tools--replace (old new everywhere)
+  "Replace OLD, which must be here once or EVERYWHERE, by NEW.
+That is one step that can be undone.  Returns the number of its line."
   (save-excursion
     (save-restriction
       (widen)
-      (let ((case-fold-search nil) line)
+      (let ((case-fold-search nil) (create (string-empty-p old)) line)
         (goto-char (point-min))
-        (unless (search-forward old nil t) (error "The oldText is not in %s" (buffer-name)))
+        (unless (search-forward old nil t) (error "The old_text is not in %s" (buffer-name)))
         (let ((start (- (point) (length old))))
-          (when (and (> (length old) 0) (save-excursion (goto-char (1+ start)) (search-forward old nil t)))
-            (error "The oldText is more than once in %s; give more of what is around it" (buffer-name)))
+          (unless (or create everywhere)
+            (when (save-excursion (goto-char (1+ start)) (search-forward old nil t))
+              (error "The old_text is more than once in %s; give more of what is around it" (buffer-name))))
           (setq line (line-number-at-pos start))
           (undo-boundary)
           (atomic-change-group
             (goto-char start)
-            (delete-region start (+ start (length old)))
-            (insert new))
-          (undo-boundary)
-          line)))))
+            (if create
+                (insert new)
+              (while (search-forward old nil t)
+                (delete-region (- (point) (length old)) (point))
+                (insert new)))))
+        (undo-boundary)
+        line))))
 
 (defun sojourn-tools--save (unsaved)
   "Save this buffer, if that is wanted; UNSAVED: it had other changes before."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -40,6 +41,12 @@ def _failure(name: str, said: str) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_in_emacs(name: str, results: dict[str, str]) -> None:
     assert results[name] == "passed", results[name]
+
+
+def test_the_tools_are_those_of_every_editor() -> None:
+    says = "(princ (sojourn-encode (vconcat (mapcar #'sojourn-tools--registration sojourn-tools))))"
+    done = subprocess.run(command("-l", "sojourn-tools", "--eval", says), capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout) == json.loads((FILES.parent / "tools.json").read_text()), done.stderr
 
 
 def test_every_file_compiles_without_a_warning(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ rules:
   - when: {user: '^add', turn: 1}
     reply:
       calls:
-        - {name: editor_apply_edit, arguments: {path: "sum.py", edits: [{oldText: "a - b", newText: "a + b"}]}}
+        - {name: editor_apply_edit, arguments: {path: "sum.py", old_text: "a - b", new_text: "a + b"}}
   - when: {user: '^odd', turn: 1}
     reply:
       calls:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,19 @@ def offered(wire: Wire, agent_id: str) -> bool:
     return any(tool["name"] == "editor_selection" for tool in tools)
 
 
+def test_the_tools_are_those_of_every_editor(world: World, editor: Nvim) -> None:
+    offered = editor.lua("""
+      local sent
+      local client = require('sojourn.client')
+      local request = client.request
+      client.request = function(_, params) sent = params.tools end
+      require('sojourn.tools').offer('nobody')
+      client.request = request
+      return vim.json.encode(sent)
+    """)
+    assert json.loads(offered) == json.loads((Path(__file__).parent / "tools.json").read_text())
+
+
 def test_open_buffers_are_named_with_their_unsaved_changes(
     world: World, editor: Nvim, call: Callable[..., str]
 ) -> None:
@@ -76,6 +90,7 @@ def test_open_buffers_are_named_with_their_unsaved_changes(
 def test_a_buffer_is_read_with_its_unsaved_changes_a_closed_file_is_not(editor: Nvim, call: Callable[..., str]) -> None:
     editor.command("call setline(1, 'changed')")
     assert call("editor_read_buffer", path="one.lua").startswith("changed\nlocal two")
+    assert call("editor_read_buffer", path="one.lua", line=2, lines=1) == "local two = 2"
     assert "is not open in the editor" in call("editor_read_buffer", path="other.lua")
 
 
@@ -94,58 +109,64 @@ def test_diagnostics_and_selection_are_told(editor: Nvim, call: Callable[..., st
 def test_an_edit_of_a_saved_buffer_is_saved_and_undone_in_one_step(
     world: World, editor: Nvim, call: Callable[..., str]
 ) -> None:
-    edits = [
-        {"oldText": "one = 1", "newText": "one = 11\nlocal more = 1"},
-        {"oldText": "two = 2", "newText": "two = 22"},
-    ]
-    assert call("editor_apply_edit", path="one.lua", edits=edits).endswith("and saved it.")
+    edit = {"old_text": "one = 1\nlocal two = 2", "new_text": "one = 11\nlocal more = 1\nlocal two = 22"}
+    assert call("editor_apply_edit", path="one.lua", **edit).endswith("and saved it.")
     file = world[0].root / "one.lua"
     assert file.read_text() == "local one = 11\nlocal more = 1\nlocal two = 22\nlocal two_again = 2\n"
     editor.command("undo")
     assert editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)") == ONE.splitlines()
 
 
+def test_every_place_can_be_replaced_and_a_new_file_be_made(
+    world: World, editor: Nvim, call: Callable[..., str]
+) -> None:
+    call("editor_apply_edit", path="one.lua", old_text="two", new_text="2nd", replace_all=True)
+    root = world[0].root
+    assert (root / "one.lua").read_text() == ONE.replace("two", "2nd")
+    assert "saved" in call("editor_apply_edit", path="deep/new.lua", old_text="", new_text="return 1\n")
+    assert (root / "deep/new.lua").read_text() == "return 1\n"
+
+
 def test_an_edit_of_a_buffer_with_unsaved_changes_is_not_saved(
     world: World, editor: Nvim, call: Callable[..., str]
 ) -> None:
     editor.command("call setline(1, 'mine')")
-    edits = [{"oldText": "mine\nlocal two", "newText": "ours\nlocal two"}]
-    assert "was not written to disk" in call("editor_apply_edit", path="one.lua", edits=edits)
+    edit = {"old_text": "mine\nlocal two", "new_text": "ours\nlocal two"}
+    assert "was not written to disk" in call("editor_apply_edit", path="one.lua", **edit)
     assert editor.lua("return { vim.fn.getline(1), vim.bo.modified }") == ["ours", True]
     assert (world[0].root / "one.lua").read_text() == ONE
 
 
 def test_a_file_that_is_not_open_is_opened_for_its_edit(world: World, call: Callable[..., str]) -> None:
-    edits = [{"oldText": "print(1)", "newText": "print(2)"}]
-    assert "saved" in call("editor_apply_edit", path="other.lua", edits=edits)
+    edit = {"old_text": "print(1)", "new_text": "print(2)"}
+    assert "saved" in call("editor_apply_edit", path="other.lua", **edit)
     assert (world[0].root / "other.lua").read_text() == "print(2)\n"
 
 
 def test_an_edit_that_cannot_be_saved_says_so(world: World, editor: Nvim, call: Callable[..., str]) -> None:
     editor.command("autocmd BufWritePre one.lua ++once throw 'the disk is full'")
-    edits = [{"oldText": "one = 1", "newText": "one = 11"}]
-    assert "could not be written to disk" in call("editor_apply_edit", path="one.lua", edits=edits)
+    edit = {"old_text": "one = 1", "new_text": "one = 11"}
+    assert "could not be written to disk" in call("editor_apply_edit", path="one.lua", **edit)
     assert editor.lua("return { vim.fn.getline(1), vim.bo.modified }") == ["local one = 11", True]
 
 
 def test_what_changed_on_disk_is_edited_as_it_is_there(world: World, editor: Nvim, call: Callable[..., str]) -> None:
     (world[0].root / "one.lua").write_text("from elsewhere\n")
-    edits = [{"oldText": "elsewhere", "newText": "here"}]
-    assert "saved" in call("editor_apply_edit", path="one.lua", edits=edits)
+    edit = {"old_text": "elsewhere", "new_text": "here"}
+    assert "saved" in call("editor_apply_edit", path="one.lua", **edit)
     assert (world[0].root / "one.lua").read_text() == "from here\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"path": "one.lua", "edits": [{"oldText": "three", "newText": ""}]}, "is not in the buffer as it is now"),
-        ({"path": "one.lua", "edits": [{"oldText": "two", "newText": ""}]}, "more than once"),
-        (
-            {"path": "one.lua", "edits": [{"oldText": "one", "newText": "1"}, {"oldText": "three", "newText": ""}]},
-            "is not in the buffer",
-        ),
-        ({"path": ".", "edits": [{"oldText": "a", "newText": "b"}]}, "there is no file"),
-        ({"path": "nowhere.lua", "edits": [{"oldText": "a", "newText": "b"}]}, "there is no file"),
+        ({"path": "one.lua", "old_text": "three", "new_text": ""}, "is not in the buffer as it is now"),
+        ({"path": "one.lua", "old_text": "three", "new_text": "", "replace_all": True}, "is not in the buffer"),
+        ({"path": "one.lua", "old_text": "two", "new_text": ""}, "more than once"),
+        ({"path": "one.lua", "old_text": "", "new_text": "x"}, "has a text already"),
+        ({"path": ".", "old_text": "a", "new_text": "b"}, "there is no file"),
+        ({"path": ".", "old_text": "", "new_text": "b"}, "there is no file"),
+        ({"path": "nowhere.lua", "old_text": "a", "new_text": "b"}, "there is no file"),
     ],
 )
 def test_an_edit_that_does_not_fit_changes_nothing(

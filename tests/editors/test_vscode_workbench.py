@@ -22,15 +22,15 @@ from sojourn_client.testing import DaemonProcess
 EXTENSION = ROOT / "clients" / "vscode"
 SCRIPT = r"""
 rules:
-  - when: {user: '(?i)edit the notes', tool: vscode_apply_edit}
+  - when: {user: '(?i)edit the notes', tool: editor_apply_edit}
     reply:
       text: "The notes name the wrong target; I mend that line."
       calls:
-        - name: vscode_apply_edit
+        - name: editor_apply_edit
           arguments:
             path: notes.md
-            oldText: Deploys go to production.
-            newText: Deploys go to staging first, then to production.
+            old_text: Deploys go to production.
+            new_text: Deploys go to staging first, then to production.
   - when: {user: '(?i)build and deploy', tool: demo_build}
     reply:
       reasoning: "The build can run by itself; the deployment needs a person's approval."

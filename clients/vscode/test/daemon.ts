@@ -17,7 +17,7 @@ rules:
   - when: {user: '(?i)^edit'}
     reply:
       calls:
-        - {name: vscode_apply_edit, arguments: {path: "notes.txt", oldText: "two", newText: "TWO"}}
+        - {name: editor_apply_edit, arguments: {path: "notes.txt", old_text: "two", new_text: "TWO"}}
   - when: {user: '(?i)^mend'}
     reply: {calls: [{name: edit, arguments: {path: "poem.txt", old_text: "rose", new_text: "ROSE"}}]}
   - when: {user: '(?i)^replace (?P<old>\\w+) (?P<new>\\w+)', turn: 1}
@@ -27,8 +27,8 @@ rules:
   - when: {user: '(?i)^look'}
     reply:
       calls:
-        - {name: vscode_buffers, arguments: {}}
-        - {name: vscode_read, arguments: {path: "../outside.txt"}}
+        - {name: editor_open_buffers, arguments: {}}
+        - {name: editor_read_buffer, arguments: {path: "../outside.txt"}}
   - when: {user: '(?i)^nap'}
     reply: {calls: [{name: demo_sleep, arguments: {seconds: 30}}]}
   - when: {user: '(?i)^build', tool: demo_build}

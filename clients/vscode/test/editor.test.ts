@@ -97,7 +97,7 @@ test("an edit asks by a notification with its diff, keeps what is unsaved, and c
   document.type("one\ntwo\nthree, unsaved\n");
   const { panel, tool } = await chat("edits");
   await until("offered", () => shown.panels.length && offered("edits"));
-  answers.push({ to: /edits wants to run vscode_apply_edit/, with: "Show Diff" }, { to: /edits wants to run vscode_apply_edit/, with: "Approve" });
+  answers.push({ to: /edits wants to run editor_apply_edit/, with: "Show Diff" }, { to: /edits wants to run editor_apply_edit/, with: "Approve" });
   panel.say({ type: "send", text: "edit it" });
   await until("done", () => tool()?.status === "done");
   const diff = shown.executed.find((one) => one[0] === "vscode.diff");
@@ -156,7 +156,7 @@ function offered(agentId: string): boolean {
   void parts.link.call<{ tools: { name: string; source: string }[] }>("tool/list", { agentId }).then(({ tools }) => {
     offers = tools.filter((one) => one.source === `client:${parts.link.clientId}`).map((one) => one.name);
   });
-  return offers.includes("vscode_apply_edit");
+  return offers.includes("editor_apply_edit");
 }
 
 test("the arguments are edited in a document of their own, and what stands there runs", LIMIT, async () => {

@@ -1,11 +1,12 @@
 /** Rooms that need neither a daemon nor an editor. */
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Conversation, type ToolItem } from "../src/client/conversation";
 import { applied, proposal } from "../src/client/edits";
 import type { Agent, Attached, Event } from "../src/client/protocol";
 import { needs, standing } from "../src/client/roster";
-import { runTool, type EditorPort } from "../src/client/tools";
+import { EDITOR_TOOLS, runTool, type EditorPort } from "../src/client/tools";
 import { el, textOf, type El } from "../src/webview/element";
 import { markdown } from "../src/webview/markdown";
 import { view } from "../src/webview/view";
@@ -117,7 +118,7 @@ test("edits are found under the usual names and fit exactly or not at all", () =
     [{ path: "f", oldText: "x", newText: "y" }, "abc", /does not hold/],
     [{ path: "f", oldText: "a", newText: "y" }, "aba", /more than once/],
     [{ path: "f", oldText: "", newText: "new" }, "", "new"],
-    [{ path: "f", oldText: "", newText: "new" }, "full", /oldText is empty/],
+    [{ path: "f", oldText: "", newText: "new" }, "full", /old_text is empty/],
     [{ path: "f", oldText: "b", newText: "$&" }, "abc", "a$&c"],
     [{ path: "f", old_text: "a", new_text: "x", replace_all: true }, "aba", "xbx"],
   ];
@@ -134,13 +135,28 @@ test("edits are found under the usual names and fit exactly or not at all", () =
 test("a call of an editor's tool that cannot be done is a result with the reason", async () => {
   const none = { async read() { return undefined; } } as unknown as EditorPort;
   for (const [name, args, reason] of [
-    ["vscode_nothing", {}, /no tool/], ["vscode_read", {}, /"path" must be a string/], ["vscode_read", { path: "x" }, /no file/],
-    ["vscode_apply_edit", { path: "x", oldText: "a", newText: "b" }, /no file/], ["vscode_open", { path: "x", line: 0 }, /line number from 1/],
+    ["editor_nothing", {}, /no tool/], ["editor_read_buffer", {}, /"path" must be a string/], ["editor_read_buffer", { path: "x" }, /no file/],
+    ["editor_apply_edit", { path: "x", old_text: "a", new_text: "b" }, /no file/], ["editor_open_location", { path: "x", line: 0 }, /whole number from 1/],
   ] as const) {
     const reply = await runTool(name, args, none);
     assert.equal(reply.isError, true);
     assert.match(reply.content, reason);
   }
+});
+
+test("the tools are those of every editor", () => {
+  const every = readFileSync("../../tests/editors/tools.json", "utf8").replaceAll("from the agent's working directory", "relative to the workspace");
+  assert.deepEqual(EDITOR_TOOLS.map((one) => ({ ...one })), JSON.parse(every));
+});
+
+test("a buffer is read by lines, and edited in every place when that is wanted", async () => {
+  let file = "a\nb\na\n";
+  const one = { async read() { return file; }, async replace(_where: string, _before: string, after: string) { file = after; return { unsaved: false }; } } as unknown as EditorPort;
+  assert.equal((await runTool("editor_read_buffer", { path: "f" }, one)).content, file);
+  assert.equal((await runTool("editor_read_buffer", { path: "f", line: 2 }, one)).content, "b\na\n");
+  assert.equal((await runTool("editor_read_buffer", { path: "f", line: 2, lines: 1 }, one)).content, "b");
+  await runTool("editor_apply_edit", { path: "f", old_text: "a", new_text: "c", replace_all: true }, one);
+  assert.equal(file, "c\nb\nc\n");
 });
 
 test("an agent's standing is said in words", () => {

@@ -120,7 +120,7 @@ async function decisions(page) {
 async function edits(page) {
   await page.locator('.action-item [aria-label^="Sojourn"]').first().waitFor();
   await say(page, "Please edit the notes");
-  const notification = page.locator(".notification-list-item", { hasText: "wants to run vscode_apply_edit" }).first();
+  const notification = page.locator(".notification-list-item", { hasText: "wants to run editor_apply_edit" }).first();
   await notification.waitFor();
   await notification.hover();
   await notification.locator("a.monaco-button, .monaco-text-button", { hasText: /^Show Diff$/ }).click();
@@ -128,7 +128,7 @@ async function edits(page) {
   await page.locator(".monaco-diff-editor .line-insert, .monaco-diff-editor .char-insert").first().waitFor();
   step("the diff of an edit that is not done yet");
   await shot(page, "diff");
-  const again = page.locator(".notification-list-item", { hasText: "wants to run vscode_apply_edit" }).first();
+  const again = page.locator(".notification-list-item", { hasText: "wants to run editor_apply_edit" }).first();
   await again.hover();
   await again.locator("a.monaco-button, .monaco-text-button", { hasText: /^Approve$/ }).click();
   await page.locator(".tab", { hasText: "guide" }).click();

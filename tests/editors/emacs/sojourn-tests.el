@@ -413,7 +413,7 @@
 (ert-deftest an-edit-is-shown-as-a-diff ()
   (let* ((file (make-temp-file "sojourn-emacs" nil ".txt" "alpha\nbeta\ngamma\n"))
          (approval (list :approvalId "none" :agentId "nobody" :toolName "edit" :path []
-                         :args (list :path file :oldText "beta\n" :newText "BETA\n"))))
+                         :args (list :path file :old_text "beta\n" :new_text "BETA\n"))))
     (unwind-protect
         (with-current-buffer (sojourn-approval-show approval)
           (should (string-match-p "^-beta\n\\+BETA\n gamma\n" (buffer-string)))
@@ -693,18 +693,31 @@
         (undo)
         (should (equal (buffer-string) "alpha\nbeta\ngamma\n"))))))
 
+(ert-deftest every-place-can-be-replaced-and-a-new-file-be-made ()
+  (tests-with-file file "a b a\n"
+    (should-not (cdr (tests-tool "editor_apply_edit" :path file :old_text "a" :new_text "aa" :replace_all t)))
+    (should (equal (tests-disk file) "aa b aa\n"))
+    (with-current-buffer (find-buffer-visiting file)
+      (undo)
+      (should (equal (buffer-string) "a b a\n"))
+      (set-buffer-modified-p nil)
+      (kill-buffer))
+    (delete-file file)
+    (should-not (cdr (tests-tool "editor_apply_edit" :path file :old_text "" :new_text "new\n")))
+    (should (equal (tests-disk file) "new\n"))))
+
 (ert-deftest an-edit-respects-what-is-not-saved ()
   (tests-with-file file "alpha\nbeta\n"
     (with-current-buffer (find-file-noselect file)
       (goto-char (point-max))
       (insert "mine\n")
-      (should (string-suffix-p "was not saved." (car (tests-tool "emacs_apply_edit" :path file :oldText "alpha"
-                                                                 :newText "ALPHA"))))
+      (should (string-suffix-p "was not saved." (car (tests-tool "editor_apply_edit" :path file :old_text "alpha"
+                                                                 :new_text "ALPHA"))))
       (should (equal (buffer-string) "ALPHA\nbeta\nmine\n"))
       (should (buffer-modified-p))
       (should (equal (tests-disk file) "alpha\nbeta\n"))
       (set-file-times file (time-add nil 100))
-      (should (equal (tests-tool "emacs_apply_edit" :path file :oldText "beta" :newText "x")
+      (should (equal (tests-tool "editor_apply_edit" :path file :old_text "beta" :new_text "x")
                      (cons (format "%s has unsaved changes in Emacs, and the file has changed on disk; the user has to mend that"
                                    (buffer-name))
                            t)))
@@ -715,18 +728,18 @@
     (with-current-buffer (find-file-noselect file)
       (write-region "new\nalpha\n" nil file nil 'silent)
       (set-file-times file (time-add nil 100))
-      (should-not (cdr (tests-tool "emacs_apply_edit" :path file :oldText "alpha" :newText "beta")))
+      (should-not (cdr (tests-tool "editor_apply_edit" :path file :old_text "alpha" :new_text "beta")))
       (should (equal (tests-disk file) "new\nbeta\n")))))
 
 (ert-deftest edits-that-cannot-be-made-say-why ()
   (tests-with-file file "twice twice\n"
     (pcase-dolist (`(,path ,old ,words)
-                   `((,file "never" "The oldText is not in")
-                     (,file "twice" "The oldText is more than once in")
+                   `((,file "never" "The old_text is not in")
+                     (,file "twice" "The old_text is more than once in")
                      (,file "" "exists already")
                      ("/nonexistent/file" "x" "There is no file /nonexistent/file")
                      ("" "x" "No path was given")))
-      (let ((answer (tests-tool "emacs_apply_edit" :path path :oldText old :newText "new")))
+      (let ((answer (tests-tool "editor_apply_edit" :path path :old_text old :new_text "new")))
         (should (cdr answer))
         (should (string-search words (car answer)))))
     (should (equal (tests-disk file) "twice twice\n")))
@@ -737,15 +750,15 @@
     (with-current-buffer (find-file-noselect file)
       (goto-char (point-max))
       (insert "four\n"))
-    (should (string-search (concat file "  (text-mode, unsaved changes)") (car (tests-tool "emacs_open_buffers"))))
-    (should (equal (car (tests-tool "emacs_read_buffer" :path file :startLine 3 :endLine 4))
+    (should (string-search (concat file "  (text-mode, unsaved changes)") (car (tests-tool "editor_open_buffers"))))
+    (should (equal (car (tests-tool "editor_read_buffer" :path file :line 3 :lines 2))
                    "     3\tthree\n     4\tfour"))
-    (should (equal (car (tests-tool "emacs_open_location" :path file :line 2 :column 3))
+    (should (equal (car (tests-tool "editor_open_location" :path file :line 2 :column 3))
                    (format "Emacs shows %s, line 2." file)))
     (with-current-buffer (find-buffer-visiting file)
       (should (equal (point) 7))
       (should (get-buffer-window))
-      (should (string-search "flymake is off" (car (tests-tool "emacs_diagnostics"))))
+      (should (string-search "flymake is off" (car (tests-tool "editor_diagnostics"))))
       (let ((warned nil))
         (setq-local flymake-diagnostic-functions
                     (list (lambda (report &rest _)
@@ -754,7 +767,7 @@
         (flymake-mode 1)
         (flymake-start)
         (tests-until warned))
-      (should (equal (car (tests-tool "emacs_diagnostics" :path file))
+      (should (equal (car (tests-tool "editor_diagnostics" :path file))
                      (format "%s:2: error: No two" file))))))
 
 ;;; Unsaved files

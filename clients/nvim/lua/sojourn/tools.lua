@@ -29,11 +29,11 @@ local function buffer_of(path)
   end
 end
 
-local function loaded_buffer(path)
+local function loaded_buffer(path, is_new)
   local buf = buffer_of(path)
   if not buf then
     local stat = vim.uv.fs_stat(path)
-    if not stat or stat.type ~= "file" then
+    if not (stat and stat.type == "file" or is_new and not stat) then
       error(("there is no file %s"):format(path), 0)
     end
     buf = vim.fn.bufadd(path)
@@ -55,10 +55,12 @@ local function text_of(buf)
 end
 
 --- The text that an edit of a file would begin with, without opening the file.
-local function text_at(path)
+local function text_at(path, is_new)
   local buf = buffer_of(path)
   if buf and vim.api.nvim_buf_is_loaded(buf) and vim.bo[buf].modified then
     return text_of(buf)
+  elseif is_new and not vim.uv.fs_stat(path) then
+    return ""
   end
   local lines = vim.fn.readfile(path)
   for index, line in ipairs(lines) do
@@ -67,32 +69,24 @@ local function text_at(path)
   return table.concat(lines, "\n")
 end
 
-local function only_place(text, old)
-  if type(old) ~= "string" or old == "" then
-    error("oldText must be a text that is not empty", 0)
+--- The text after an edit. Raises an error that says why it does not fit.
+local function edited(text, arguments)
+  local old, new = arguments.old_text, arguments.new_text
+  if type(old) ~= "string" or type(new) ~= "string" then
+    error("old_text and new_text must be texts", 0)
+  elseif old == "" then
+    return text == "" and new or error("old_text is empty, which makes a new file; this one has a text already", 0)
   end
+  local shown = vim.fn.strcharpart(old, 0, 80)
   local first, last = text:find(old, 1, true)
   if not first then
-    error(("oldText is not in the buffer as it is now: %q"):format(vim.fn.strcharpart(old, 0, 80)), 0)
+    error(("old_text is not in the buffer as it is now: %q"):format(shown), 0)
+  elseif arguments.replace_all == true then
+    return table.concat(vim.split(text, old, { plain = true }), new)
   elseif text:find(old, first + 1, true) then
-    error(("oldText is in the buffer more than once: %q"):format(vim.fn.strcharpart(old, 0, 80)), 0)
+    error(("old_text is in the buffer more than once: %q"):format(shown), 0)
   end
-  return first, last
-end
-
---- The text after all edits. Raises an error that names the first one that does not fit; then none is made.
-local function edited(text, edits)
-  if type(edits) ~= "table" or #edits == 0 then
-    error("edits must be a list of {oldText, newText}", 0)
-  end
-  for _, edit in ipairs(edits) do
-    if type(edit) ~= "table" or type(edit.newText) ~= "string" then
-      error("newText must be a text", 0)
-    end
-    local first, last = only_place(text, edit.oldText)
-    text = text:sub(1, first - 1) .. edit.newText .. text:sub(last + 1)
-  end
-  return text
+  return text:sub(1, first - 1) .. new .. text:sub(last + 1)
 end
 
 --- Changes the buffer's lines where they differ, as one step of undo.
@@ -109,18 +103,20 @@ end
 
 local function apply_edit(arguments, agent_id)
   local path = full_path(arguments.path, agent_id)
-  local buf = loaded_buffer(path)
+  local is_new = arguments.old_text == ""
+  local buf = loaded_buffer(path, is_new)
   if not vim.bo[buf].modifiable or vim.bo[buf].readonly then
     error(path .. " is read-only in the editor", 0)
   end
   local unsaved = vim.bo[buf].modified
   local before = text_of(buf)
-  set_text(buf, before, edited(before, arguments.edits))
+  local after = edited(before, arguments)
+  set_text(buf, before, is_new and vim.endswith(after, "\n") and after:sub(1, -2) or after)
   if unsaved then
     return ("Edited %s in the editor. It had unsaved changes, so it was not written to disk."):format(path)
   end
   local saved, problem = pcall(vim.api.nvim_buf_call, buf, function()
-    vim.cmd("silent lockmarks update")
+    vim.cmd(is_new and "silent lockmarks write ++p" or "silent lockmarks update")
   end)
   if not saved then
     return ("Edited %s in the editor, but it could not be written to disk: %s"):format(path, problem)
@@ -148,7 +144,9 @@ local function read_buffer(arguments, agent_id)
   if not buf or not vim.bo[buf].buflisted or not vim.api.nvim_buf_is_loaded(buf) then
     error(path .. " is not open in the editor", 0)
   end
-  return text_of(buf)
+  local first = (arguments.line or 1) - 1
+  local last = arguments.lines and first + arguments.lines or -1
+  return table.concat(vim.api.nvim_buf_get_lines(buf, first, last, false), "\n")
 end
 
 local function diagnostics(arguments, agent_id)
@@ -189,7 +187,10 @@ local function open_location(arguments, agent_id)
 end
 
 local PATH = { type = "string", description = "Absolute, or from the agent's working directory." }
-local NUMBER = { type = "integer", minimum = 1 }
+
+local function number(description)
+  return { type = "integer", minimum = 1, description = description }
+end
 
 local function schema(properties, required)
   return {
@@ -200,43 +201,43 @@ local function schema(properties, required)
   }
 end
 
+-- The names and arguments are the same in all editors, and those of the edit are the daemon's own `edit`'s.
 local TOOLS = {
   editor_open_buffers = {
-    "The files that are open in the user's editor, with their unsaved changes.",
+    "Lists the files that are open in the user's editor, with unsaved ones marked.",
     schema(),
     open_buffers,
   },
   editor_read_buffer = {
-    "The text of a file that is open in the user's editor, as it is there now, unsaved changes included.",
-    schema({ path = PATH }, { "path" }),
+    "Reads a file as it is in the user's editor, unsaved changes included.",
+    schema({ path = PATH, line = number("The first line."), lines = number("How many lines.") }, { "path" }),
     read_buffer,
   },
   editor_diagnostics = {
-    "What the user's editor reports about its open files (errors, warnings), of one file or of all.",
+    "Tells the errors and warnings that the user's editor shows, of one file or of all open ones.",
     schema({ path = PATH }),
     diagnostics,
   },
   editor_selection = {
-    "What the user has selected last in their editor.",
+    "Tells what the user has selected in their editor.",
     schema(),
     selection,
   },
   editor_open_location = {
-    "Shows a place of a file to the user.",
-    schema({ path = PATH, line = NUMBER, column = NUMBER }, { "path" }),
+    "Shows the user a place in a file, in their editor.",
+    schema({ path = PATH, line = number(), column = number() }, { "path" }),
     open_location,
   },
   editor_apply_edit = {
-    "Edits a file in the user's editor; the user can undo it. Each oldText must be in the file exactly once. The file "
-      .. "is saved, unless the user has unsaved changes in it.",
+    "Replaces old_text by new_text in a file, in the user's editor, where it can be undone. old_text must stand there "
+      .. "exactly once, unless replace_all is true; an empty old_text makes a new file. The file is saved, unless the "
+      .. "user has unsaved changes in it.",
     schema({
       path = PATH,
-      edits = {
-        type = "array",
-        minItems = 1,
-        items = schema({ oldText = { type = "string" }, newText = { type = "string" } }, { "oldText", "newText" }),
-      },
-    }, { "path", "edits" }),
+      old_text = { type = "string", description = "Exactly as in the file, with enough around it to be unique." },
+      new_text = { type = "string" },
+      replace_all = { type = "boolean", description = "Replace every place where it stands." },
+    }, { "path", "old_text", "new_text" }),
     apply_edit,
   },
 }
@@ -250,8 +251,8 @@ function M.diff(approval)
     return nil
   end
   local path = full_path(approval.args.path, approval.agentId)
-  local before = text_at(path)
-  local hunks = vim.diff(before .. "\n", edited(before, approval.args.edits) .. "\n", { ctxlen = 3 })
+  local before = text_at(path, approval.args.old_text == "")
+  local hunks = vim.diff(before .. "\n", edited(before, approval.args) .. "\n", { ctxlen = 3 })
   return ("--- %s\n+++ %s\n%s"):format(path, path, hunks)
 end
 

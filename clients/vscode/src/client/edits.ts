@@ -26,7 +26,7 @@ export function applied(proposed: Proposal, before: string): string {
   if ("whole" in proposed) return proposed.whole;
   return proposed.replacements.reduce((text, { oldText, newText, everywhere }) => {
     if (oldText === "") {
-      if (text !== "") throw new Error("oldText is empty, which only fits an empty or new file.");
+      if (text !== "") throw new Error("old_text is empty, which only fits an empty or new file.");
       return newText;
     }
     const at = text.indexOf(oldText);

@@ -18,24 +18,32 @@ export interface EditorPort {
   read(path: string): Promise<string | undefined>;
   /** Replaces a file's text by an edit that can be undone; answers whether the file was left unsaved. */
   replace(path: string, before: string | undefined, after: string): Promise<{ unsaved: boolean }>;
-  open(path: string, line?: number, endLine?: number): Promise<void>;
+  open(path: string, line?: number, column?: number): Promise<void>;
 }
 
 export interface EditorTool { name: string; description: string; inputSchema: object; approval: "allow" | "ask" }
 
 const path = { type: "string", description: "Absolute, or relative to the workspace." };
 
+/** Names and arguments are the same in all editors; those of the edit are the daemon's own `edit`'s. */
 export const EDITOR_TOOLS: EditorTool[] = [
-  tool("vscode_buffers", "allow", "The files that are open in the editor, with unsaved ones marked.", {}),
-  tool("vscode_read", "allow", "A file's text as the editor has it, unsaved changes included.", { path }, ["path"]),
-  tool("vscode_diagnostics", "allow", "Errors and warnings that the editor shows, of one file or of all.", { path }),
-  tool("vscode_selection", "allow", "What is selected in the active editor, or the line of the cursor.", {}),
-  tool("vscode_apply_edit", "ask", "Replaces `oldText`, which must be in the file exactly once, by `newText`, in the editor's buffer. Unsaved changes are kept, and the edit can be undone. An empty `oldText` makes a new file.", {
-    path, oldText: { type: "string" }, newText: { type: "string" },
-  }, ["path", "oldText", "newText"]),
-  tool("vscode_open", "allow", "Shows a file to the user, with a line or a range of lines selected.", {
-    path, line: { type: "integer", minimum: 1 }, endLine: { type: "integer", minimum: 1 },
+  tool("editor_apply_edit", "ask", "Replaces old_text by new_text in a file, in the user's editor, where it can be undone. old_text must stand there exactly once, unless replace_all is true; an empty old_text makes a new file. The file is saved, unless the user has unsaved changes in it.", {
+    path,
+    old_text: { type: "string", description: "Exactly as in the file, with enough around it to be unique." },
+    new_text: { type: "string" },
+    replace_all: { type: "boolean", description: "Replace every place where it stands." },
+  }, ["path", "old_text", "new_text"]),
+  tool("editor_diagnostics", "allow", "Tells the errors and warnings that the user's editor shows, of one file or of all open ones.", { path }),
+  tool("editor_open_buffers", "allow", "Lists the files that are open in the user's editor, with unsaved ones marked.", {}),
+  tool("editor_open_location", "allow", "Shows the user a place in a file, in their editor.", {
+    path, line: { type: "integer", minimum: 1 }, column: { type: "integer", minimum: 1 },
   }, ["path"]),
+  tool("editor_read_buffer", "allow", "Reads a file as it is in the user's editor, unsaved changes included.", {
+    path,
+    line: { type: "integer", minimum: 1, description: "The first line." },
+    lines: { type: "integer", minimum: 1, description: "How many lines." },
+  }, ["path"]),
+  tool("editor_selection", "allow", "Tells what the user has selected in their editor.", {}),
 ];
 
 /** Runs a call. A call that cannot be done is a failed result with the reason, which the model reads. */
@@ -49,16 +57,16 @@ export async function runTool(name: string, args: Args, editor: EditorPort): Pro
 
 async function run(name: string, args: Args, editor: EditorPort): Promise<string> {
   switch (name) {
-    case "vscode_buffers": return rows(editor.buffers(), "No file is open.");
-    case "vscode_read": return present(await editor.read(text(args, "path")), text(args, "path"));
-    case "vscode_diagnostics": return rows(editor.problems(args.path === undefined ? undefined : text(args, "path")), "There are no errors and no warnings.");
-    case "vscode_selection": {
+    case "editor_open_buffers": return rows(editor.buffers(), "No file is open.");
+    case "editor_read_buffer": return excerpt(present(await editor.read(text(args, "path")), text(args, "path")), args);
+    case "editor_diagnostics": return rows(editor.problems(args.path === undefined ? undefined : text(args, "path")), "There are no errors and no warnings.");
+    case "editor_selection": {
       const selected = editor.selection();
       return selected ? JSON.stringify(selected) : "No text editor is active.";
     }
-    case "vscode_apply_edit": return edit(args, editor);
-    case "vscode_open": {
-      await editor.open(text(args, "path"), line(args, "line"), line(args, "endLine"));
+    case "editor_apply_edit": return edit(args, editor);
+    case "editor_open_location": {
+      await editor.open(text(args, "path"), whole(args, "line"), whole(args, "column"));
       return `Opened ${text(args, "path")}.`;
     }
     default: throw new Error(`This editor has no tool ${JSON.stringify(name)}.`);
@@ -69,10 +77,10 @@ async function edit(args: Args, editor: EditorPort): Promise<string> {
   const where = text(args, "path");
   const before = await editor.read(where);
   const proposed = proposal({
-    path: where, oldText: lines(text(args, "oldText"), before), newText: lines(text(args, "newText"), before),
+    path: where, old_text: lines(text(args, "old_text"), before), new_text: lines(text(args, "new_text"), before), replace_all: args.replace_all,
   });
   if (!proposed) throw new Error("The arguments hold no edit.");
-  if (before === undefined && args.oldText !== "") throw new Error(`There is no file ${JSON.stringify(where)}.`);
+  if (before === undefined && args.old_text !== "") throw new Error(`There is no file ${JSON.stringify(where)}.`);
   const { unsaved } = await editor.replace(where, before, applied(proposed, before ?? ""));
   return unsaved ? `Edited ${where}; the buffer had unsaved changes before, so it is left unsaved.` : `Edited and saved ${where}.`;
 }
@@ -93,10 +101,15 @@ function text(args: Args, key: string): string {
   return value;
 }
 
-function line(args: Args, key: string): number | undefined {
+function excerpt(file: string, args: Args): string {
+  const [first, count] = [whole(args, "line") ?? 1, whole(args, "lines")];
+  return first === 1 && count === undefined ? file : file.split("\n").slice(first - 1, count && first - 1 + count).join("\n");
+}
+
+function whole(args: Args, key: string): number | undefined {
   const value = args[key];
-  if (value === undefined) return undefined;
-  if (typeof value !== "number" || !Number.isInteger(value) || value < 1) throw new Error(`The argument ${JSON.stringify(key)} must be a line number from 1.`);
+  if (value === undefined || value === null) return undefined;
+  if (typeof value !== "number" || !Number.isInteger(value) || value < 1) throw new Error(`The argument ${JSON.stringify(key)} must be a whole number from 1.`);
   return value;
 }
 
@@ -105,5 +118,5 @@ function rows(found: object[], none: string): string {
 }
 
 function tool(name: string, approval: "allow" | "ask", description: string, properties: object, required: string[] = []): EditorTool {
-  return { name, description, approval, inputSchema: { type: "object", properties, required, additionalProperties: false } };
+  return { name, description, approval, inputSchema: { type: "object", properties, ...(required.length ? { required } : {}), additionalProperties: false } };
 }

@@ -64,11 +64,11 @@ export const editorPort: EditorPort = {
     return { unsaved: dirty };
   },
 
-  async open(where: string, line?: number, endLine?: number): Promise<void> {
+  async open(where: string, line?: number, column?: number): Promise<void> {
     const uri = await checked(where);
     if (!(await exists(uri))) throw new Error(`There is no file ${JSON.stringify(where)}.`);
-    const first = (line ?? 1) - 1;
-    const selection = line === undefined ? undefined : new vscode.Range(first, 0, (endLine ?? line) - 1, Number.MAX_SAFE_INTEGER);
+    const place = new vscode.Position((line ?? 1) - 1, (column ?? 1) - 1);
+    const selection = line === undefined ? undefined : new vscode.Range(place, place);
     await vscode.window.showTextDocument(uri, { preserveFocus: true, preview: false, ...(selection ? { selection } : {}) });
   },
 };
