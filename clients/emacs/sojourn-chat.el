@@ -356,7 +356,7 @@ Returns the buffer."
 (defun sojourn-chat--earlier ()
   "Draw a button that brings what is older."
   (sojourn-draw-note nil "earlier"
-                     (sojourn-draw-button "[what was said before]" "Replay the whole conversation"
+                     (sojourn-print-button "[what was said before]" "Replay the whole conversation"
                                           (lambda () (sojourn-chat--restart 0)))))
 
 ;;; Events
