@@ -253,6 +253,32 @@ def test_agents_are_listed_and_opened_from_the_list(world: World) -> None:
     nvim.wait("vim.bo.filetype == 'sojourn-input' and vim.b.sojourn_agent == 'listed'")
 
 
+def test_the_list_says_what_was_last_said_to_whom_has_no_title(world: World) -> None:
+    daemon, nvim = world
+    with closing(Wire.unix(daemon.socket)) as wire:
+        wire.initialize("elsewhere")
+        wire.call("agent/create", {"agentId": "untitled", "config": {"cwd": "/elsewhere"}})
+        wire.call("agent/create", {"agentId": "titled"})
+        wire.call("agent/update", {"agentId": "titled", "title": "A name"})
+        for agent_id in ("untitled", "titled"):
+            wire.call("agent/prompt", {"agentId": agent_id, "content": "a story of bears\nand of bees"})
+        nvim.command("tabnew | Sojourn agents")
+        lines = "table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), '\\n')"
+        line = f"({lines}:match(given .. '[^\\n]*') or '')"
+        nvim.wait(f"{line}:find('idle +a story of bears …  /elsewhere$')", given="untitled")
+        wire.call("agent/prompt", {"agentId": "untitled", "content": "a story of ants"})
+        nvim.wait(f"{line}:find('idle +a story of ants  /elsewhere$')", given="untitled")
+        assert "story" not in nvim.lua(f"return {line}", "A name")
+        nvim.lua("""
+          sojourn_test.select = vim.ui.select
+          vim.ui.select = function(items, options) sojourn_test.offered = vim.tbl_map(options.format_item, items) end
+          require('sojourn.agents').pick('Which?', function() end)
+        """)
+        nvim.wait("vim.tbl_contains(sojourn_test.offered or {}, given)", given="untitled  [idle]  a story of ants")
+        nvim.lua("vim.ui.select = sojourn_test.select")
+        nvim.command("tabclose")
+
+
 def test_a_chat_can_float(world: World) -> None:
     nvim = new(world, "floating")
     nvim.command("tabnew")

@@ -1,4 +1,5 @@
 --- What this editor knows of all agents, kept fresh by `agent/watch`, and who of them needs somebody.
+local about = require("sojourn.about")
 local client = require("sojourn.client")
 local config = require("sojourn.config")
 local ui = require("sojourn.ui")
@@ -189,6 +190,11 @@ function M.sorted()
   return found
 end
 
+local function in_words(agent)
+  local said = ui.short(about.text(agent), 60)
+  return ("%s  [%s]%s"):format(M.name(agent), M.describe(agent), said ~= "" and "  " .. said or "")
+end
+
 --- Lets the user pick an agent; `callback(agent_id)` is not called when they do not.
 ---@param prompt string
 ---@param callback fun(agent_id: string)
@@ -205,16 +211,18 @@ function M.pick(prompt, callback, with_new)
     if #items == 0 then
       return ui.say("there are no agents yet; :Sojourn new makes one")
     end
-    vim.ui.select(items, {
-      prompt = prompt,
-      kind = "sojourn_agent",
-      format_item = function(agent)
-        return agent and ("%s  [%s]"):format(M.name(agent), M.describe(agent)) or "a new agent"
-      end,
-    }, function(agent)
-      if agent ~= nil then
-        callback(agent and agent.agentId)
-      end
+    about.learn(M.sorted(), function()
+      vim.ui.select(items, {
+        prompt = prompt,
+        kind = "sojourn_agent",
+        format_item = function(agent)
+          return agent and in_words(agent) or "a new agent"
+        end,
+      }, function(agent)
+        if agent ~= nil then
+          callback(agent and agent.agentId)
+        end
+      end)
     end)
   end)
 end

@@ -1,7 +1,9 @@
 --- The list of agents as a buffer, kept fresh, with keys to act on the one under the cursor.
+local about = require("sojourn.about")
 local agents = require("sojourn.agents")
 local render = require("sojourn.render")
 local config = require("sojourn.config")
+local ui = require("sojourn.ui")
 
 local M = {}
 
@@ -11,8 +13,11 @@ local namespace = vim.api.nvim_create_namespace("sojourn_roster")
 local function line_of(agent)
   local asks = agent.approvals > 0 or agent.waitingFor == "approval"
   local icon = config.get().icons[asks and "approval" or agent.state] or " "
-  local where = agent.config.cwd and vim.fn.fnamemodify(agent.config.cwd, ":~") or ""
-  return ("%s %-24s %-28s %s"):format(icon, agents.name(agent), agents.describe(agent), where)
+  local elsewhere = agent.config.cwd ~= vim.fn.getcwd(-1, -1) and agent.config.cwd
+  local where = elsewhere and ("  %s"):format(vim.fn.fnamemodify(elsewhere, ":~")) or ""
+  local said = ui.short(about.text(agent), 200)
+  local line = ("%s %-24s %-24s %s%s"):format(icon, agents.name(agent), agents.describe(agent), said, where)
+  return (line:gsub("%s+$", ""))
 end
 
 local function group_of(agent)
@@ -24,7 +29,19 @@ local function group_of(agent)
   return agent.pendingCalls > 0 and "SojournToolPending" or "SojournOutput"
 end
 
-local function draw()
+local draw
+
+local function learn()
+  if buffer and vim.api.nvim_buf_is_valid(buffer) and vim.fn.bufwinid(buffer) ~= -1 then
+    about.learn(agents.sorted(), function(news)
+      if news then
+        draw()
+      end
+    end)
+  end
+end
+
+function draw()
   if not buffer or not vim.api.nvim_buf_is_valid(buffer) then
     return
   end
@@ -83,9 +100,13 @@ function M.open()
     vim.api.nvim_set_current_win(vim.fn.bufwinid(buffer))
   end
   draw()
+  learn()
   agents.refresh()
 end
 
-agents.on_change(draw)
+agents.on_change(function()
+  draw()
+  learn()
+end)
 
 return M
