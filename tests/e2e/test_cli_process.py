@@ -72,9 +72,27 @@ def test_a_shutdown_does_not_wait_for_a_parent_that_takes_no_notice(make_daemon:
 
 
 def test_a_daemon_that_cannot_start_is_said_with_its_own_words(make_daemon: Make) -> None:
-    done = make_daemon(config="[nonsense]\n").run("prompt", "hello")
+    done = make_daemon(config="[nonsense]\n[folly]\n").run("prompt", "hello")
     assert done.returncode == 1
-    assert "nonsense" in done.stderr
+    started, one, other = done.stderr.splitlines()
+    assert started == "Starting the daemon …"
+    assert "nonsense" in one
+    assert "folly" in other
+
+
+def test_a_daemon_of_another_state_directory_is_told_from_the_one_that_is_meant(
+    make_daemon: Make, tmp_path: Path
+) -> None:
+    daemon = make_daemon().start()
+    other = daemon.run("ps", "--state-dir", str(tmp_path))
+    assert other.returncode == 0
+    assert other.stderr.splitlines()[0] == (
+        f"The daemon that answers at {daemon.socket} has another state directory than {tmp_path}; "
+        "for a daemon of that one, name a socket with --socket, too."
+    )
+    right = "No agents yet; `sojourn prompt TEXT` makes one.\n"
+    assert daemon.run("ps", "--state-dir", str(daemon.state_dir)).stderr == right
+    assert daemon.run("ps", "--state-dir", str(tmp_path), "--socket", str(daemon.socket)).stderr == right
 
 
 def test_an_interrupted_prompt_stops_its_run(make_daemon: Make) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import socket as _socket
 
 START_TIMEOUT_S = 60.0
+_LINES = 10
+"""How much is repeated of what a daemon said that did not come up, e.g. about its config."""
 STARTING = "Starting the daemon …"
 """What a command says before it starts one."""
 
@@ -110,7 +112,9 @@ def start(place: Place, *, timeout_s: float) -> str | None:
     if done.returncode == 0:
         return None
     lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"The daemon ended with exit code {done.returncode} and said nothing."
+    if any(line.startswith("Traceback ") for line in lines):
+        lines = lines[-1:]
+    return "\n".join(lines[-_LINES:]) or f"The daemon ended with exit code {done.returncode} and said nothing."
 
 
 def mismatch(place: Place) -> str | None:

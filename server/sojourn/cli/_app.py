@@ -27,6 +27,7 @@ from sojourn_client.client import Client
 
 from . import _signals
 from ._behind import UNKNOWN
+from ._peer import listener, written
 
 
 class Exit(IntEnum):
@@ -118,9 +119,13 @@ def client(options: Options, *, start: bool = False, **more: Any) -> _Session:
 
 
 def say(text: str) -> None:
-    """A line for a person, on stderr; on a terminal it is broken at words."""
+    """Words for a person, on stderr; on a terminal their lines are broken at words."""
     if sys.stderr.isatty():
-        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+        width = shutil.get_terminal_size().columns
+        lines = (
+            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+        )
+        text = "\n".join("\n".join(line) for line in lines)
     with contextlib.suppress(OSError):  # The terminal may be gone, which is when some of it is said.
         print(text, file=sys.stderr, flush=True)
 
@@ -155,6 +160,7 @@ class Failure(Exception):
 class _Session:
     def __init__(self, options: Options, *, start: bool, **more: Any) -> None:
         self._starts = options.place if start else None
+        self._means = options.place if options.state_dir is not None and options.socket is None else None
         self._connecting = connect(
             config=options.config,
             state_dir=options.state_dir,
@@ -170,6 +176,8 @@ class _Session:
         opened = await self._connecting
         if opened.version_mismatch:
             say(opened.version_mismatch)
+        if self._means is not None:
+            _say_other(self._means)
         self._client = opened
         return opened
 
@@ -184,6 +192,16 @@ def _say_starting(place: Place) -> None:
         say(STARTING)
     except OSError:
         return  # `connect` meets it as well, and says it.
+
+
+def _say_other(place: Place) -> None:
+    """One socket serves all state directories of a user, unless it is said as well: easily another daemon answers."""
+    process = listener(place)
+    if process and process != written(place):
+        say(
+            f"The daemon that answers at {place.path} has another state directory than {place.state_dir}; "
+            "for a daemon of that one, name a socket with --socket, too."
+        )
 
 
 def _reader_gone() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from typing import Annotated, Any, Optional
 
@@ -17,6 +18,8 @@ from ._view import View
 
 _PAGE = 1000
 _FEW, _ASKED, _LATEST = 3, 20, 20
+_ROOMY = 100
+"""On a narrower terminal `ps` leaves the count of messages out, so that something is read of what an agent is about."""
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +36,10 @@ async def ps(
     all: Annotated[bool, typer.Option("--all", "-a", help="Children, too.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """The agents, newest activity first, what each waits for, and its title or what was last said to it."""
+    """The agents, newest activity first.
+
+    Each with what it waits for, and its title or what was last said to it.
+    """
     async with client(options) as daemon:
         found = [agent async for agent in agents(daemon, children=all)]
         calls = {} if json else await _calls(daemon, found)
@@ -45,11 +51,11 @@ async def ps(
     if not found:
         say("No agents yet; `sojourn prompt TEXT` makes one.")
         return
-    table(
-        ("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "ABOUT"),
-        [_row(agent, calls, said) for agent in found],
-        cut_last=True,
-    )
+    rows = [_row(agent, calls, said) for agent in found]
+    headings: tuple[str, ...] = ("AGENT", "STATE", "WAITS FOR", "MESSAGES", "UPDATED", "ABOUT")
+    if sys.stdout.isatty() and shutil.get_terminal_size().columns < _ROOMY:
+        headings, rows = _without(3, headings), [_without(3, row) for row in rows]
+    table(headings, rows, cut_last=True)
 
 
 async def stop(options: Options, agent: AgentArgument, *, json: JsonFlag = False) -> None:
@@ -69,7 +75,10 @@ async def delete(
     force: Annotated[bool, typer.Option("--force", help="Also one that is at work; its run is stopped.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Deletes an agent and everything of it: what was said, its events, its inbox."""
+    """Deletes an agent and everything of it.
+
+    That is what was said, its events and its inbox. It cannot be undone.
+    """
     async with client(options) as daemon:
         agent = await agent_named(daemon, agent)
         answer = await daemon.call("agent/delete", {"agentId": agent, "force": force})
@@ -146,6 +155,10 @@ async def _said(daemon: Client, agents: list[dict[str, Any]]) -> dict[str, str]:
         for one, page in zip(untitled, pages, strict=True)
     }
     return {one: text for one, text in prompts.items() if text.strip()}
+
+
+def _without(index: int, row: tuple[str, ...]) -> tuple[str, ...]:
+    return (*row[:index], *row[index + 1 :])
 
 
 def _row(agent: dict[str, Any], calls: dict[str, str], said: dict[str, str]) -> tuple[str, ...]:

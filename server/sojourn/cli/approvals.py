@@ -97,7 +97,10 @@ async def rules(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """The approval rules of an agent, lasting decisions among them; `--revoke` takes one back."""
+    """The approval rules of an agent.
+
+    Lasting decisions are among them; --revoke takes one back.
+    """
     async with client(options) as daemon:
         agent = await agent_named(daemon, agent)
         if revoke is not None:
