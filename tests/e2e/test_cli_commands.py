@@ -438,6 +438,25 @@ def test_the_pid_is_read_where_the_system_does_not_tell_it(
     assert (unknown.code, unknown.out) == (1, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("ps", "Usage: sojourn ps [OPTIONS]"),
+        ("create", "Usage: sojourn create [OPTIONS] [AGENT]"),
+        ("inbox resolve", "Usage: sojourn inbox resolve [OPTIONS] AGENT CALL RESULT"),
+        ("call", "Usage: sojourn call [OPTIONS] METHOD [JSON]"),
+    ],
+)
+def test_the_usage_is_what_one_types(cli: Cli, command: str, usage: str) -> None:
+    assert cli(*command.split(), "--help").out.splitlines()[0].strip() == usage
+
+
+def test_an_empty_inbox_is_said_in_words(cli: Cli) -> None:
+    cli("create", "nothing-to-read")
+    assert cli("inbox", "list", "nothing-to-read").err == "Nothing waits in the inbox.\n"
+    assert cli.json("inbox", "list", "nothing-to-read") == []
+
+
 def test_every_command_takes_the_three_options(cli: Cli) -> None:
     commands = ["serve", "shutdown", "prompt", "attach", "ps", "stop", "events", "approvals", "approve", "call"]
     commands += ["protocol", "doctor", "demo", "connect", "inbox push", "inbox list", "run list", "run step"]

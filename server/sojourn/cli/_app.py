@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Optional, TypeVar
 
 import typer
+from typer.core import TyperArgument, TyperCommand
 
 from sojourn_client import DaemonNotRunning, DaemonStartFailed, RpcError, connect
 from sojourn_client._launch import STARTING, Place, dial
@@ -70,6 +71,17 @@ _USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _Command(TyperCommand):
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """As one types it: what may be left out in brackets, and nothing around the rest."""
+        words = [
+            (str(one.metavar or one.name).upper(), one.required)
+            for one in self.params
+            if isinstance(one, TyperArgument)
+        ]
+        return ["[OPTIONS]", *(word if required else f"[{word}]" for word, required in words)]
+
+
 class Options:
     """Where the daemon is, as the command line said it."""
 
@@ -107,7 +119,7 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
         run.__signature__ = own.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         del run.__wrapped__
-        group.command(name or function.__name__.replace("_", "-"))(run)
+        group.command(name or function.__name__.replace("_", "-"), cls=_Command)(run)
         return function
 
     return enter

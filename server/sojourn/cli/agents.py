@@ -96,7 +96,7 @@ async def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until interrupted.")] = False,
     limit: Annotated[
         Optional[int],  # noqa: UP045 - typer reads it at run time
-        typer.Option("--limit", min=1, help="At most so many."),
+        typer.Option("--limit", metavar="N", min=1, help="At most so many."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:

@@ -24,7 +24,7 @@ async def approvals(
     options: Options,
     agent: Annotated[
         Optional[str],  # noqa: UP045 - typer reads it at run time
-        typer.Argument(metavar="[AGENT]", help="Of this agent and its children only."),
+        typer.Argument(metavar="AGENT", help="Of this agent and its children only."),
     ] = None,
     *,
     json: JsonFlag = False,
@@ -50,7 +50,7 @@ async def approve(
     deny: Annotated[bool, typer.Option("--deny", help="Deny instead; the model is told.")] = False,
     reason: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--reason", help="Why, for the record and, when denied, for the model."),
+        typer.Option("--reason", metavar="TEXT", help="Why, for the record and, when denied, for the model."),
     ] = None,
     edit: Annotated[
         Optional[str],  # noqa: UP045

@@ -66,6 +66,9 @@ async def list_(options: Options, agent: AgentArgument, *, json: JsonFlag = Fals
         for item in items:
             json_line(item)
         return
+    if not items:
+        say("Nothing waits in the inbox.")
+        return
     rows = [(item["itemId"], item["kind"], item.get("callId", "-"), item["at"], _said(item)) for item in items]
     table(("ITEM", "KIND", "CALL", "AT", "SAYS"), rows, cut_last=True)
 

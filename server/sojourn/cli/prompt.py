@@ -107,7 +107,7 @@ async def create(
     options: Options,
     agent: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(metavar="[AGENT]", help="The new agent's id; one is made unless said."),
+        typer.Argument(metavar="AGENT", help="The new agent's id; one is made unless said."),
     ] = None,
     *,
     model: ModelOption = None,

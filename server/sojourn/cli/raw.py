@@ -29,7 +29,7 @@ async def call(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="For example agent/list.")],
     params: Annotated[
         Optional[str],  # noqa: UP045 - typer reads it at run time
-        typer.Argument(metavar="[JSON]", help="The params, an object; `-` reads them from stdin."),
+        typer.Argument(metavar="JSON", help="The params, an object; `-` reads them from stdin."),
     ] = None,
     *,
     json: JsonFlag = False,

@@ -38,7 +38,7 @@ async def list_(
     ] = None,
     state: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--state", help="In this state only."),
+        typer.Option("--state", metavar="STATE", help="In this state only."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -74,12 +74,12 @@ async def step(
     run: RunArgument,
     feed: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(metavar="[JSON]", help='What to feed, e.g. {"modelResponse": {…}}; nothing asks what is owed.'),
+        typer.Argument(metavar="JSON", help='What to feed, e.g. {"modelResponse": {…}}; nothing asks what is owed.'),
     ] = None,
     *,
     revision: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--revision", help="Only if the run still stands here."),
+        typer.Option("--revision", metavar="N", help="Only if the run still stands here."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
