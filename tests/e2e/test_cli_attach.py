@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from cli_running import Cli
@@ -71,6 +72,11 @@ class Terminal:
 
     def type(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
+
+    def hang_up(self) -> None:
+        """The window is closed."""
+        os.close(self._fd)
+        self._fd = os.open(os.devnull, os.O_RDWR)
 
     def close(self) -> None:
         self.process.kill()
@@ -369,3 +375,15 @@ def test_a_pipe_in_place_of_the_terminal_says_everything_plainly(daemon: DaemonP
     assert "\x1b" not in done.stdout
     assert "you>" not in done.stdout
     assert done.stdout.count("Lines typed are messages") == 2
+
+
+def test_a_closed_window_ends_attach_without_a_traceback(daemon: DaemonProcess, wire: Wire, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    terminal = Terminal(daemon, "sh", "-c", f"exec {sys.executable} -m sojourn attach a 2>{said}")
+    try:
+        terminal.until("you> ")
+        terminal.hang_up()
+        terminal.process.wait(10)
+    finally:
+        terminal.close()
+    assert "Traceback" not in said.read_text(), said.read_text()

@@ -33,6 +33,8 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
         raise KeyboardInterrupt from None
     finally:
         loop.run_until_complete(_finish(task))
+        if ending.left is not None:  # This process ends; the same signal once more must not find a loop half closed.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _LEAVING)
         loop.close()
 
 

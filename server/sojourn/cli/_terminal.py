@@ -153,16 +153,18 @@ class Composer(io.TextIOBase):
 
     def _draw(self) -> None:
         self._redrawing = False
-        if self._at_start and not self._over:
-            self._erase()
-            shown, place = _window(self._line, shutil.get_terminal_size().columns - len(_PROMPT) - 1)
-            self._out.write(f"{_prompt()}{shown}\r\x1b[{len(_PROMPT) + place}C")
-            self._drawn = True
-        self._out.flush()
+        with contextlib.suppress(OSError):  # Nobody awaits this; that the terminal is gone is said by its input.
+            if self._at_start and not self._over:
+                self._erase()
+                shown, place = _window(self._line, shutil.get_terminal_size().columns - len(_PROMPT) - 1)
+                self._out.write(f"{_prompt()}{shown}\r\x1b[{len(_PROMPT) + place}C")
+                self._drawn = True
+            self._out.flush()
 
     def _back(self) -> None:
-        tty.setcbreak(0, termios.TCSADRAIN)
-        self._soon()
+        with contextlib.suppress(termios.error):  # A terminal that is gone wakes whoever it stopped, too.
+            tty.setcbreak(0, termios.TCSADRAIN)
+            self._soon()
 
 
 def _prompt() -> str:
