@@ -21,13 +21,13 @@ def acknowledge_before_commit() -> None:
         self._db.execute("BEGIN IMMEDIATE")
         for job in batch.jobs:
             self._step(job)
-        self._write_out()
+        kept = self._write_out(alone=len(batch.jobs) == 1)
         self._note_health(batch, None)
         told = any(is_early(item) for job in batch.jobs for item in job.published)
         if told:
             self._deliver(batch)
             time.sleep(0.02)  # the disk takes its time
-        self._db.execute("COMMIT")
+        self._db.execute("COMMIT" if kept else "ROLLBACK")
         if not told:
             self._deliver(batch)
 
