@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from house import Client, ToldTool, call, house
+from house import Client, ToldTool, as_answer, call, house
 
+from sojourn.agents import children, loop
 from sojourn.core.agent import AgentConfig, Caller
+from sojourn.core.messages import TextPart
 from sojourn.models.base import ModelDelta, ModelEvent, ModelRequest
-from sojourn.tools.base import ToolContext
+from sojourn.tools.base import ToolContext, ToolOutput
+from sojourn.tools.hooks import Hook, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -188,6 +193,78 @@ async def test_stopping_a_parent_stops_child_and_grandchild_innermost_first() ->
         assert ends == ["nested:nested:agentEnd", "nested:agentEnd", "agentEnd"]
         everybody = await h.hub.list_agents(cursor=None, limit=100, state="running", parent_agent_id="a", labels=None)
         assert everybody["agents"] == []
+
+
+def held_by_its_child(answer: asyncio.Event) -> list[ToldTool]:
+    """A tool that begins a child, the child's tool, which holds the stop up for a moment and lets the `answer` come
+    meanwhile, and a tool that is called in that answer."""
+    paid = asyncio.Event()
+
+    async def begin(_args: dict[str, Any], ctx: ToolContext) -> ToolOutput:
+        await ctx.start_child(AgentConfig(tools=("slow",)), "be slow")
+        return ToolOutput.pending("It is at work.")
+
+    async def slow(_args: dict[str, Any], _ctx: ToolContext) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            answer.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await paid.wait()
+            raise
+        return "never"
+
+    return [ToldTool("begin", begin), ToldTool("slow", slow), ToldTool("pay", lambda _args, _ctx: paid.set())]
+
+
+@pytest.mark.parametrize("late", ["model", "hook"])
+async def test_an_answer_that_comes_while_the_stop_is_with_the_children_starts_no_tool(late: str) -> None:
+    answer = asyncio.Event()
+
+    async def said(request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        if request.messages[0].content[0] == TextPart(text="be slow"):
+            yield as_answer([call("slow")])
+        elif len(request.messages) == 1:
+            yield as_answer([call("begin")])
+        else:
+            await answer.wait() if late == "model" else None
+            yield as_answer([TextPart(text="now"), call("pay")])
+
+    async def judge(_ctx: Any, made: ToolCall) -> None:
+        await answer.wait() if made.name == "pay" and late == "hook" else None
+
+    hooks = [Hook("thinks", SimpleNamespace(before_tool=judge))] if late == "hook" else []
+    _begin, slow, pay = tools = held_by_its_child(answer)
+    async with house(said, said, said, tools=tools, hooks=hooks) as h, asyncio.timeout(10):
+        await h.agent(on_inbox_idle="resume")
+        running = asyncio.create_task(h.prompt())
+        while len(h.model.requests) < 3 or not slow.ran:
+            await asyncio.sleep(0)
+        assert (await h.hub.stop(Caller(), "a"))["stopped"]
+        assert (await running).reason == "stopped"
+        assert pay.ran == []
+        assert h.client.types()[-2:] == ["turnEnd", "agentEnd"]
+        assert (await h.state())["state"] == "idle", "its child's end starts nothing"
+        assert len(h.model.requests) == 3
+
+
+async def test_a_run_whose_stop_was_asked_for_and_never_comes_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "STOP_S", 0.01)
+    answer, tool = asyncio.Event(), ToldTool("pay")
+
+    async def said(_request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        await answer.wait()
+        yield as_answer([call("pay")])
+
+    async with house(said, tools=[tool]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("messageStart", count=2)
+        await h.hub.rt.write("stop", lambda ledger: children.ask_to_stop(ledger, "a"))
+        answer.set()
+        assert (await running).reason == "stopped"
+        assert tool.ran == []
 
 
 async def test_a_child_that_starts_while_the_stop_is_on_its_way_does_not_run() -> None:

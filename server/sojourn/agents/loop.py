@@ -13,8 +13,10 @@ publish; commit, then the effect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -32,6 +34,9 @@ from .runtime import Runtime
 from .toolset import run_tool
 
 log = logging.getLogger(__name__)
+
+STOP_S = 5.0
+"""How long a run whose stop was asked for waits for it to come, before it ends by itself."""
 
 
 async def drive(rt: Runtime, p: Pass) -> None:
@@ -93,7 +98,7 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
     p.previews.clear()
     if calls := previews.wanted(p, turns.own_ids(todo.message_id, answer.content)):
         await _look_ahead(rt, p, calls)
-    return await rt.write("model", lambda ledger: turns.answered(ledger, rt, p, answer, timing))
+    return await _go_on(rt, p, lambda ledger: turns.answered(ledger, rt, p, answer, timing))
 
 
 async def _look_ahead(rt: Runtime, p: Pass, calls: list[ToolCallPart]) -> None:
@@ -117,7 +122,7 @@ async def _compact(rt: Runtime, p: Pass, todo: Compact) -> Todo:
     if not await _ended(p, summing):
         return await rt.write("end", lambda ledger: stop(ledger, p))
     asked = summing.result()
-    return await rt.write("model", lambda ledger: turns.compacted(ledger, p, asked))
+    return await _go_on(rt, p, lambda ledger: turns.compacted(ledger, p, asked))
 
 
 async def _judge(rt: Runtime, p: Pass, todo: AskHooks) -> Todo:
@@ -125,7 +130,32 @@ async def _judge(rt: Runtime, p: Pass, todo: AskHooks) -> Todo:
     if not await _ended(p, judging):
         return await rt.write("end", lambda ledger: stop(ledger, p))
     judged = judging.result()
-    return await rt.write("model", lambda ledger: hooks.open_judged(ledger, rt, p, todo.calls, judged))
+    return await _go_on(rt, p, lambda ledger: hooks.open_judged(ledger, rt, p, todo.calls, judged))
+
+
+async def _go_on(rt: Runtime, p: Pass, change: Callable[[Ledger], Todo]) -> Todo:
+    """Commits what moves the run on; not when its stop was asked for, which comes here after the agent's children."""
+
+    def unless_stopped(ledger: Ledger) -> Todo | None:
+        record = p.records(ledger)[1]
+        return None if record.pass_open and record.stop_requested else change(ledger)
+
+    todo = await rt.write("model", unless_stopped)
+    if todo is not None:
+        return todo
+    with contextlib.suppress(TimeoutError):  # whoever asked for it may have failed: then it is done here
+        async with asyncio.timeout(STOP_S):
+            await _stop_has_come(p)
+    return await rt.write("end", lambda ledger: stop(ledger, p))
+
+
+async def _stop_has_come(p: Pass) -> None:
+    if not p.stop_asked:
+        p.asking = asyncio.get_running_loop().create_future()
+        try:
+            await p.asking
+        finally:
+            p.asking = None
 
 
 async def _ended(p: Pass, work: asyncio.Task[Any]) -> bool:
