@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from house import Client, House, ToldTool, call, house, killed_house, pending_tool
 
 from sojourn.agents import clock
+from sojourn.agents.control import Control
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import NothingToResume
 from sojourn.core.messages import TextPart
@@ -144,6 +146,58 @@ async def test_on_restart_resume_carries_on_by_itself_and_gives_up_after_three_c
         end = (await h.stored_events())[-1]
         assert (end["type"], end["reason"], end["error"]["kind"]) == ("agentEnd", "failed", "crashLoop")
         assert (await h.prompt("again")).output == "never asked"
+
+
+@pytest.fixture
+def stillborn(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes hubs that are killed after recovery, before they resume anything."""
+
+    @contextlib.asynccontextmanager
+    async def life(path: Path) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(Control, "resume", lambda *_args, **_options: asyncio.get_running_loop().create_future())
+            async with killed_house(path=path) as h:
+                yield h
+
+    return life
+
+
+async def test_on_restart_resume_outlives_daemons_that_are_killed_before_they_resume(
+    tmp_path: Path, stillborn: Any
+) -> None:
+    async with killed_house(for_ever, path=tmp_path) as h:
+        await h.agent(on_restart="resume")
+        await h.agent("waits")
+        await h.start()
+        await h.start(agent_id="waits")
+        async with asyncio.timeout(5):
+            while len(h.model.requests) < 2:
+                await asyncio.sleep(0)
+    for _ in range(5):  # these lives bring nothing down: the run was not at work
+        async with stillborn(tmp_path) as h:
+            assert (await h.state())["state"] == "interrupted"
+    async with house("at last", path=tmp_path) as h:
+        async with asyncio.timeout(5):
+            while (await h.state())["state"] != "idle":
+                await asyncio.sleep(0)
+        assert (await h.said())[-1] == ("assistant", "at last")
+        assert [e["reason"] for e in await h.stored_events() if e["type"] == "agentEnd"] == ["interrupted", "done"]
+        assert (await h.state("waits"))["state"] == "interrupted", "it waits for somebody"
+
+
+async def test_an_interrupted_run_whose_preset_is_gone_keeps_the_daemon_from_nothing(tmp_path: Path) -> None:
+    presets = {"steady": AgentConfig(on_restart="resume")}
+    async with killed_house(for_ever, path=tmp_path, presets=presets) as h:
+        await h.agent(preset="steady")
+        await h.start()
+        await h.client.until("messageStart", count=2)
+    async with house(path=tmp_path) as h:
+        assert (await h.state())["state"] == "interrupted"
+    async with house("it is back", path=tmp_path, presets=presets) as h:
+        async with asyncio.timeout(5):
+            while (await h.state())["state"] != "idle":
+                await asyncio.sleep(0)
+        assert (await h.said())[-1] == ("assistant", "it is back")
 
 
 async def test_the_turn_budget_is_part_of_the_saved_run(tmp_path: Path) -> None:

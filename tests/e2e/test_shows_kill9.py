@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -245,3 +247,29 @@ def test_every_kind_of_change_is_made_once_for_one_request_id(house: DaemonProce
         assert wire.call("server/status")["agents"] == before
         assert len(wire.call("inbox/list", {"agentId": a})["items"]) == 1
         assert wire.error("inbox/push", {**requests["inbox/push"], "content": "other"}).code == -31010
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+def test_a_run_to_be_resumed_is_though_the_next_daemon_dies_before_it_does(
+    make_daemon: Callable[..., DaemonProcess], end: signal.Signals
+) -> None:
+    daemon = make_daemon(script=SCRIPT).start()
+    with client(daemon) as wire:
+        agent(wire, "a", onRestart="resume")
+        prompt(wire, "a", "slowly", wait=False)
+        wire.event("messageStart", agent_id="a", role="assistant")
+    daemon.signal(end)
+    daemon.wait(timeout_s=10)
+    for _ in range(2):
+        daemon.env["SOJOURN_FAULT"] = "before:accept"  # the resume is about to be committed
+        with contextlib.suppress(RuntimeError):
+            daemon.start()
+        assert daemon.wait(timeout_s=10) == -signal.SIGKILL
+    del daemon.env["SOJOURN_FAULT"]
+    daemon.start()
+    with client(daemon) as wire:
+        wire.call("agent/attach", {"agentId": "a", "afterSeq": 0})
+        wire.event("agentEnd", agent_id="a", reason="done")
+        assert conversation(wire, "a")[-1] == ("assistant", "one two three four five six seven eight nine ten")
+        ends = [p["event"]["reason"] for p in stored(wire, "a") if p["event"]["type"] == "agentEnd"]
+        assert ends == ["interrupted", "done"]

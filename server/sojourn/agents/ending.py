@@ -135,8 +135,9 @@ def close_record(
     error: ErrorInfo | None,
     outcome: Callable[[], RunOutcome] | None = None,
     best_effort: bool | None = None,
+    by_daemon: bool = False,
 ) -> None:
-    """Writes the end of a pass into the rows of its run and its agent."""
+    """Writes the end of a pass into the rows of its run and its agent. `by_daemon`: see `is_left_by_daemon`."""
     ledger.event(agent, end_event, run=record)
     resumable = reason in ("paused", "interrupted")
     record.pass_open, record.active, record.driver = False, resumable, None
@@ -152,6 +153,7 @@ def close_record(
             "lastSeq": agent.last_seq,
             "error": error.wire() if error else None,
             **({"bestEffort": True} if best_effort else {}),
+            **({"byDaemon": True} if by_daemon else {}),
         }
     ).decode()
     agent.active_run_id = record.run_id if resumable else None
@@ -163,6 +165,13 @@ def close_record(
         ledger.tx.publish(Wake(record.nested_agent_id))
     continues = _continues(ledger, agent, reason)
     ledger.tx.publish(PassEnded(agent.agent_id, record.run_id, continues, outcome() if outcome else None))
+
+
+def is_left_by_daemon(record: RunRecord) -> bool:
+    """Whether the run's last pass was interrupted by an end of the daemon, and nobody has let it be."""
+    if record.pass_open or record.outcome is None:
+        return False
+    return "byDaemon" in orjson.loads(record.outcome)
 
 
 def add_usage(agent: AgentRecord, usage: Usage | None) -> None:

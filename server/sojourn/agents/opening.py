@@ -179,7 +179,7 @@ def carry_on(
     if not forced:
         _check_something_to_do(ledger, p, agent)
     if cause != "child":
-        _leave_finished_call(ledger, record)
+        leave_finished_call(ledger, record)
     turns.start(ledger, p, cause, origin=origin)
     _tell_lost(ledger, p, agent, record, lost)
     if record.stop_requested:
@@ -203,7 +203,7 @@ def stop(ledger: Ledger, p: Pass) -> Over:
     return rounds.stop_round(ledger, p) if p.run.state == "executing_tools" else turns.stop_model_call(ledger, p)
 
 
-def _leave_finished_call(ledger: Ledger, record: RunRecord) -> None:
+def leave_finished_call(ledger: Ledger, record: RunRecord) -> None:
     """A child that is carried on by itself is shown in its parent's call only while that call is at work."""
     if record.nested_agent_id is None or record.nested_call_id is None:
         return

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sojourn.core import events as ev
-from sojourn.core.agent import AgentConfig, ErrorInfo
+from sojourn.core.agent import ErrorInfo
+from sojourn.core.errors import InvalidParams
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, CallRecord, InboxRecord, RunRecord
 
-from . import ending, rounds
+from . import ending, opening, rounds
 from .ledger import Ledger
+from .passes import parse_config
 from .runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -29,32 +31,51 @@ class Recovered(NamedTuple):
     """Agents that something is to be done with, now that all passes have their end or wait again."""
 
     resume: Sequence[str] = ()
-    """Interrupted ones that their config wants resumed."""
+    """Those that this or an earlier end of the daemon interrupted, and that their config wants resumed."""
     look: Sequence[str] = ()
     """Waiting ones whose decision was not carried out."""
     stop: Sequence[str] = ()
     """Those whose stop was asked for, by a decision to abort too, and not carried out."""
 
 
-async def recover(rt: Runtime) -> Recovered:
-    """Ends or keeps every open pass that nobody drives."""
+async def recover(rt: Runtime, *, in_order: bool = False) -> Recovered:
+    """Ends or keeps every open pass that nobody drives.
+
+    `in_order`: the daemon ends because it was told to, which no run is to blame for.
+    """
     runs = await rt.store.read(lambda tx: tx.find(RunRecord, pass_open=True))
     open_runs = [run for run in runs if run.agent_id is not None and run.agent_id not in rt.live]
-    if not open_runs:
-        return Recovered()
     stopping = [run for run in open_runs if _is_stopping(run)]
     kept = await rt.store.read(lambda tx: _waiting(tx, open_runs))
-    resume: list[str] = []
     for run in sorted(open_runs, key=lambda run: -_depth(run, open_runs)):
-        if run.run_id in kept or run in stopping:
-            continue
-        again = await rt.write("recover", lambda ledger, r=run: _interrupt(rt, ledger, r.run_id))  # type: ignore[misc]
-        if again and run.nested_agent_id is None:  # a child inside a call is carried on by its parent's
-            resume.append(run.agent_id or "")
-    await rt.write("recover", lambda ledger: _show_waiting(ledger, kept))
-    await rt.write("recover", lambda ledger: _leave_interrupted(ledger, stopping))
+        if run.run_id not in kept and run not in stopping:
+            await rt.write("recover", lambda ledger, r=run: _interrupt(rt, ledger, r.run_id, in_order=in_order))  # type: ignore[misc]
+    if open_runs:
+        await rt.write("recover", lambda ledger: _show_waiting(ledger, kept))
+        await rt.write("recover", lambda ledger: _leave_interrupted(ledger, stopping))
+    resume = await rt.store.read(lambda tx: _to_resume(rt, tx))
     look = await rt.store.read(lambda tx: _decided(tx, kept))
     return Recovered(resume, look, [run.agent_id for run in stopping if run.agent_id is not None])
+
+
+def _to_resume(rt: Runtime, tx: ReadTx) -> list[str]:
+    """Out of what is stored alone: a wish to be resumed outlives a daemon that is killed before it does it."""
+    found: list[str] = []
+    for agent in tx.find(AgentRecord, state="interrupted"):
+        if agent.deleted or agent.active_run_id is None or not _goes_on_by_itself(rt, agent):
+            continue
+        run = tx.get(RunRecord, agent.active_run_id)
+        # A child inside a call is carried on by its parent's.
+        if run is not None and run.nested_agent_id is None and ending.is_left_by_daemon(run):
+            found.append(agent.agent_id)
+    return found
+
+
+def _goes_on_by_itself(rt: Runtime, agent: AgentRecord) -> bool:
+    try:
+        return rt.config_of(parse_config(agent.config)).on_restart == "resume"
+    except InvalidParams:  # its preset is not configured any more
+        return False
 
 
 def _depth(run: RunRecord, runs: list[RunRecord]) -> int:
@@ -93,10 +114,8 @@ def _leave_interrupted(ledger: Ledger, stopping: list[RunRecord]) -> None:
     """What a stopped child still says is not shown in its parent's call when that was interrupted."""
     for run in stopping:
         record = ledger.run(run.run_id)
-        outer = ledger.active_run(ledger.agent(record.nested_agent_id)) if record.nested_agent_id else None
-        if record.nested_agent_id is not None and (outer is None or not outer.pass_open):
-            record.nested_agent_id = None
-            ledger.save_run(record)
+        opening.leave_finished_call(ledger, record)
+        ledger.save_run(record)
 
 
 def _asks(tx: ReadTx, run: RunRecord) -> bool:
@@ -122,34 +141,34 @@ def _show_waiting(ledger: Ledger, kept: set[str]) -> None:
             ledger.set_state(ledger.agent(record.agent_id), "waiting", "approval")
 
 
-def _interrupt(rt: Runtime, ledger: Ledger, run_id: str) -> bool:
-    """Ends the pass of a run as interrupted; whether its agent wants it resumed by itself."""
+def _interrupt(rt: Runtime, ledger: Ledger, run_id: str, *, in_order: bool) -> None:
+    """Ends the pass of a run as interrupted, or the run as failed where it brings the daemon down again and again."""
     record = ledger.run(run_id)
     if not record.pass_open:
-        return False
+        return
     assert record.agent_id is not None
     agent = ledger.agent(record.agent_id)
     _close_questions(ledger, agent, record)
     if record.streaming_message is not None:
         reset = ev.MessageReset(message_id=record.streaming_message, reason="restart")
         ledger.event(agent, reset, run=record)
-    record.crashes += 1
-    config = rt.config_of(AgentConfig.model_validate_json(agent.config))
-    again = config.on_restart == "resume"
-    if again and record.crashes >= MAX_CRASHES:
+    by_agent = record.driver == "agent"  # a client that steps by hand has let go of it, like one that hangs up
+    record.crashes += not in_order
+    if by_agent and record.crashes >= MAX_CRASHES and not in_order and _goes_on_by_itself(rt, agent):
         error = ErrorInfo(
             kind="crashLoop",
             message=f"The daemon ended {record.crashes} times in a row during this run; it is not resumed by itself.",
         )
         _fail(ledger, agent, record, error)
-        return False
+        return
     text = (
         f"The daemon stopped in the middle of this run. `sojourn resume {agent.agent_id}` "
         f"(agent/resume with the agentId {agent.agent_id!r}) carries it on."
     )
     ledger.warning(agent, "runInterrupted", text, run=record)
-    ending.close_record(ledger, agent, record, "interrupted", ending.interrupted_end(ledger, agent, record), error=None)
-    return again
+    end = ending.interrupted_end(ledger, agent, record)
+    by_daemon = by_agent and record.crashes < MAX_CRASHES
+    ending.close_record(ledger, agent, record, "interrupted", end, error=None, by_daemon=by_daemon)
 
 
 def give_up(ledger: Ledger, run_id: str, error: Exception) -> None:
