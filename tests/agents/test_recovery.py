@@ -15,7 +15,7 @@ from sojourn.agents import clock
 from sojourn.agents.control import Control
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import NothingToResume
-from sojourn.core.messages import TextPart
+from sojourn.core.messages import TextPart, ToolCallPart
 from sojourn.tools.base import ToolContext, ToolOutput
 
 pytestmark = pytest.mark.anyio
@@ -297,6 +297,105 @@ async def test_a_decision_to_abort_that_a_kill_caught_stops_the_run(tmp_path: Pa
         assert [e["type"] for e in await h.stored_events()][-2:] == ["turnEnd", "agentEnd"]
         assert (await h.prompt("again")).output == "next"
         assert tool.ran == []
+
+
+DECISIONS = [
+    pytest.param({"decision": "approve"}, "done", id="approve"),
+    pytest.param({"decision": "edit", "arguments": {"where": "here"}}, "done", id="edit"),
+    pytest.param({"decision": "deny", "reason": "no"}, "Denied by the reviewer: 'deploy' was not run.", id="deny"),
+    pytest.param({"decision": "answer", "content": (TextPart(text="did it"),)}, "did it", id="answer"),
+]
+
+
+@pytest.mark.parametrize(("decided", "result"), DECISIONS)
+async def test_a_decision_that_a_kill_caught_is_carried_out_by_itself(
+    tmp_path: Path, decided: dict[str, Any], result: str
+) -> None:
+    tool = ToldTool("deploy", approval="ask")
+    async with killed_house([call("deploy")], path=tmp_path, tools=[tool]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("approvalRequested")
+        (approval,) = await h.approvals()
+        deaf(h)
+        await h.decide(approval["approvalId"], **decided)
+    async with house("on it goes", path=tmp_path, tools=[tool]) as h:
+        async with asyncio.timeout(5):
+            assert (await h.hub.wait("a", None)).output == "on it goes"
+        kinds = [e["type"] for e in await h.stored_events()]
+        assert (kinds.count("agentStart"), kinds.count("agentEnd")) == (1, 1)
+        (said,) = [text for role, text in await h.said() if role == "toolResult"]
+        assert said.startswith(result)
+        assert len(tool.ran) == (decided["decision"] in ("approve", "edit"))
+
+
+@pytest.mark.parametrize("on_interrupt", ["fail", "rerun"])
+@pytest.mark.parametrize(("decided", "result"), DECISIONS)
+async def test_a_decision_is_carried_out_after_a_kill_though_an_earlier_life_left_a_call_at_work(
+    tmp_path: Path, decided: dict[str, Any], result: str, on_interrupt: str
+) -> None:
+    deploy, slow = ToldTool("deploy", approval="ask"), ToldTool("slow", for_ever, on_interrupt=on_interrupt)  # type: ignore[arg-type]
+    async with killed_house([call("slow"), call("deploy")], path=tmp_path, tools=[deploy, slow]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("approvalRequested")
+        await h.client.until("toolExecStart")
+    async with killed_house(path=tmp_path, tools=[deploy, slow]) as h:
+        (approval,) = await h.approvals()
+        deaf(h)
+        await h.decide(approval["approvalId"], **decided)
+        (run,) = (await h.hub.run_list(agent_id="a", state=None, cursor=None, limit=9))["runs"]
+        assert "msg-2-call-1" in (await h.hub.run_export(run["runId"]))["run"]["round"]["dispatched"]
+    again = ToldTool("slow", on_interrupt=on_interrupt)  # type: ignore[arg-type]
+    async with house("on it goes", path=tmp_path, tools=[deploy, again]) as h:
+        async with asyncio.timeout(5):
+            assert (await h.hub.wait("a", None)).output == "on it goes"
+        first, second = [text for role, text in await h.said() if role == "toolResult"]
+        assert first.startswith("Interrupted" if on_interrupt == "fail" else "done")
+        assert second.startswith(result)
+        assert len(again.ran) == (on_interrupt == "rerun")
+        codes = [e["code"] for e in await h.stored_events() if e["type"] == "warning"]
+        assert codes == (["callInterrupted"] if on_interrupt == "fail" else [])
+
+
+@pytest.mark.parametrize("on_interrupt", ["fail", "rerun"])
+async def test_a_run_whose_tool_was_at_work_is_interrupted_though_it_had_a_decision(
+    tmp_path: Path, on_interrupt: str
+) -> None:
+    deploy, slow = ToldTool("deploy", approval="ask"), ToldTool("slow", for_ever, on_interrupt=on_interrupt)  # type: ignore[arg-type]
+    calls = [call("slow"), call("deploy"), ToolCallPart(id="p-2", name="deploy", arguments={"n": 2})]
+    async with killed_house(calls, path=tmp_path, tools=[deploy, slow]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("approvalRequested", count=2)
+        await h.client.until("toolExecStart")
+        await h.decide((await h.approvals())[0]["approvalId"], "deny")
+    # In this life the decision carries the round on, and a call that may run again is at work when the kill comes.
+    async with killed_house(for_ever, path=tmp_path, tools=[deploy, slow]) as h:
+        await h.hub.attach(h.client, "a", after_seq=None, deltas=True)
+        await h.decide((await h.approvals())[0]["approvalId"], "deny")
+        async with asyncio.timeout(5):
+            while not (len(slow.ran) == 2 if on_interrupt == "rerun" else h.model.requests):
+                await asyncio.sleep(0)
+    async with house("by hand", path=tmp_path, tools=[deploy, slow]) as h:
+        await asyncio.sleep(0.05)
+        assert (await h.state())["state"] == "interrupted"
+        assert h.model.requests == []
+
+
+async def test_a_childs_denial_that_a_kill_caught_carries_child_and_parent_on(tmp_path: Path) -> None:
+    deploy = ToldTool("deploy", approval="ask")
+    tools = [delegating("rerun"), deploy]
+    async with killed_house([call("helper")], [call("deploy")], path=tmp_path, tools=tools) as h:
+        await asks_through_child(h, tools)
+        (approval,) = await h.approvals("a")
+        deaf(h)
+        await h.decide(approval["approvalId"], "deny")
+    async with house("child done", "parent done", path=tmp_path, tools=tools) as h:
+        async with asyncio.timeout(5):
+            assert (await h.hub.wait("a", None)).output == "parent done"
+        assert ("toolResult", "child done") in await h.said()
+        assert deploy.ran == []
 
 
 @pytest.mark.parametrize("on_restart", ["pause", "resume"])

@@ -273,3 +273,34 @@ def test_a_run_to_be_resumed_is_though_the_next_daemon_dies_before_it_does(
         assert conversation(wire, "a")[-1] == ("assistant", "one two three four five six seven eight nine ten")
         ends = [p["event"]["reason"] for p in stored(wire, "a") if p["event"]["type"] == "agentEnd"]
         assert ends == ["interrupted", "done"]
+
+
+@pytest.mark.parametrize(
+    ("decided", "result"),
+    [
+        ({"decision": "approve"}, "deployed"),
+        ({"decision": "deny"}, "Denied by the reviewer: 'demo_deploy' was not run."),
+        ({"decision": "answer", "content": "It stands already."}, "It stands already."),
+    ],
+    ids=["approve", "deny", "answer"],
+)
+def test_a_decision_that_nobody_heard_acknowledged_is_carried_out_at_the_next_start(
+    make_daemon: Callable[..., DaemonProcess], tmp_path: Path, decided: dict[str, Any], result: str
+) -> None:
+    env = {"SOJOURN_FAULT": "after:decide", "SOJOURN_DEMO_WORLD": str(tmp_path / "world")}
+    daemon = make_daemon(script=SCRIPT, env=env).start()
+    with client(daemon) as wire:
+        agent(wire, "a")
+        prompt(wire, "a", "deploy it", wait=False)
+        wire.event("approvalRequested", agent_id="a")
+        (approval,) = wire.call("approval/list", {"agentId": "a"})["approvals"]
+        wire.send("approval/decide", {"approvalId": approval["approvalId"], **decided})
+        assert daemon.wait(timeout_s=10) == -signal.SIGKILL
+    del daemon.env["SOJOURN_FAULT"]
+    daemon.start()
+    with client(daemon) as wire:
+        wire.call("agent/attach", {"agentId": "a", "afterSeq": 0})
+        wire.event("agentEnd", agent_id="a", reason="done")
+        (said,) = [text for role, text in conversation(wire, "a") if role == "toolResult"]
+        assert said.lower().startswith(result.lower())
+        assert len(effects(tmp_path / "world")) == (decided["decision"] == "approve")

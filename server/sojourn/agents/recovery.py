@@ -1,7 +1,8 @@
 """What happens at start, before any client is served: every pass that was open when the daemon died gets its end.
 
 Idempotent, and it never reads a conversation. A run with an open approval, its own or a descendant's, is not
-interrupted: it waits again, and one late decision carries it on.
+interrupted: it waits again, and one late decision carries it on. Nor is one whose decision was acknowledged and not
+carried out, whatever was decided: that is done now.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import orjson
+
 from sojourn.core import events as ev
 from sojourn.core.agent import ErrorInfo
 from sojourn.core.errors import InvalidParams
 from sojourn.store.base import ReadTx
-from sojourn.store.records import AgentRecord, CallRecord, InboxRecord, RunRecord
+from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, InboxRecord, RunRecord
 
 from . import ending, opening, rounds
 from .ledger import Ledger
@@ -51,7 +54,7 @@ async def recover(rt: Runtime, *, in_order: bool = False) -> Recovered:
         if run.run_id not in kept and run not in stopping:
             await rt.write("recover", lambda ledger, r=run: _interrupt(rt, ledger, r.run_id, in_order=in_order))  # type: ignore[misc]
     if open_runs:
-        await rt.write("recover", lambda ledger: _show_waiting(ledger, kept))
+        await rt.write("recover", lambda ledger: _keep(ledger, kept))
         await rt.write("recover", lambda ledger: _leave_interrupted(ledger, stopping))
     resume = await rt.store.read(lambda tx: _to_resume(rt, tx))
     look = await rt.store.read(lambda tx: _decided(tx, kept))
@@ -88,8 +91,9 @@ def _depth(run: RunRecord, runs: list[RunRecord]) -> int:
 
 
 def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
-    """The runs that wait for a decision: their own, or a foreground child's under a call that may run again."""
-    kept = {run.run_id for run in runs if run.driver == "agent" and _asks(tx, run) and not _is_stopping(run)}
+    """The runs that a decision carries on: their own, or a foreground child's under a call that may run again."""
+    mine = [run for run in runs if run.driver == "agent" and not _is_stopping(run)]
+    kept = {run.run_id for run in mine if _asks(tx, run) or _only_decided(tx, run)}
     by_agent = {run.agent_id: run for run in runs}
     for run in [run for run in runs if run.run_id in kept]:
         chain, inner = [run], run
@@ -122,23 +126,45 @@ def _asks(tx: ReadTx, run: RunRecord) -> bool:
     return run.state == "executing_tools" and any(row.state in WAITS for row in tx.find(CallRecord, run_id=run.run_id))
 
 
+def _only_decided(tx: ReadTx, run: RunRecord) -> bool:
+    """Whether all calls of the open round are settled, one by a decision: a kill came before the round was closed."""
+    if run.state != "executing_tools" or run.agent_id is None:
+        return False
+    rows = {row.call_id: row for row in _round_of(tx, run)}
+    if not rows or not all(row.state in rounds.HAS_RESULT or rounds.is_lost(row) for row in rows.values()):
+        return False
+    asked = tx.find(ApprovalRecord, agent_id=run.agent_id, decided=True)
+    return any(row.run_id == run.run_id and row.call_id in rows for row in asked)
+
+
+def _round_of(tx: ReadTx, run: RunRecord) -> list[CallRecord]:
+    open_round = orjson.loads(run.machine).get("round")
+    calls = open_round["calls"] if open_round else ()
+    rows = [tx.get(CallRecord, run.agent_id, call["id"]) for call in calls]
+    return [row for row in rows if row is not None]
+
+
 def _decided(tx: ReadTx, kept: set[str]) -> list[str]:
-    """Agents whose decision was acknowledged and not carried out yet, innermost first."""
+    """Agents whose decision was acknowledged and not carried out yet."""
     found: list[str] = []
     for run_id in sorted(kept):
         run = tx.get(RunRecord, run_id)
         if run is None or run.agent_id is None:
             continue
-        if tx.count(CallRecord, run_id=run_id, state="approved"):
+        if tx.count(CallRecord, run_id=run_id, state="approved") or _only_decided(tx, run):
             found.append(run.agent_id)
     return found
 
 
-def _show_waiting(ledger: Ledger, kept: set[str]) -> None:
+def _keep(ledger: Ledger, kept: set[str]) -> None:
+    """Shows the kept runs as waiting, and notes which of their calls were at work in the life that is over."""
     for run_id in sorted(kept):
         record = ledger.run(run_id)
-        if record.agent_id is not None:
-            ledger.set_state(ledger.agent(record.agent_id), "waiting", "approval")
+        if record.agent_id is None:
+            continue
+        ledger.set_state(ledger.agent(record.agent_id), "waiting", "approval")
+        for row in ledger.calls_of(record, state="dispatched"):
+            rounds.lose(ledger, row)
 
 
 def _interrupt(rt: Runtime, ledger: Ledger, run_id: str, *, in_order: bool) -> None:

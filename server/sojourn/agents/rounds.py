@@ -239,6 +239,8 @@ def _dispatch(
             )
             start.append(row)
         elif _may_rerun(p, row) and not mailbox.take_answer(ledger, agent, record, row):
+            row.result = None  # it is at work again
+            ledger.tx.update(row, "result", later=True)
             start.append(row)
     p.at_work.update(row.call_id for row in start)
     return start
@@ -300,6 +302,17 @@ def settle(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, rows:
     p.run.tool_results([result_message(row, orjson.loads(row.result or "{}")) for row in rows if row.call_id in owed])
     for message, body in p.save(ledger):
         ledger.show_message(agent, message, body, run=record)
+
+
+def lose(ledger: Ledger, row: CallRecord) -> None:
+    """Notes of a dispatched call that the daemon which ran it is gone; it is told when the round closes."""
+    row.result = text_result(INTERRUPTED)
+    ledger.tx.update(row, "result")
+
+
+def is_lost(row: CallRecord) -> bool:
+    """Whether a dispatched call is known not to be at work any more: a later recovery finds nothing new in it."""
+    return row.state == "dispatched" and row.result is not None
 
 
 def interrupt(ledger: Ledger, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:

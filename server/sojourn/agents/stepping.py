@@ -149,9 +149,10 @@ def _read(tx: ReadTx, run_id: str) -> tuple[RunRecord, AgentRun]:
 def _take_rows(tx: ReadTx, agent_id: str, run: AgentRun) -> None:
     """Gives a copy of an agent's run what its calls' rows know: results, and which calls were dispatched."""
     assert run.round is not None
-    rows = [tx.get(CallRecord, agent_id, call.id) for call in run.round.open_calls]
-    dispatched = [row.call_id for row in rows if row is not None and row.state == "dispatched"]
-    results = [result_message(row, orjson.loads(row.result)) for row in rows if row is not None and row.result]
+    rows = [row for call in run.round.open_calls if (row := tx.get(CallRecord, agent_id, call.id)) is not None]
+    dispatched = [row.call_id for row in rows if row.state == "dispatched"]
+    known = [row for row in rows if row.result and row.state != "dispatched"]
+    results = [result_message(row, orjson.loads(row.result or "{}")) for row in known]
     settled = run.round.preresolved
     if dispatched:
         run.mark_dispatched([call_id for call_id in dispatched if call_id not in settled])
