@@ -185,6 +185,36 @@ async def test_on_restart_resume_outlives_daemons_that_are_killed_before_they_re
         assert (await h.state("waits"))["state"] == "interrupted", "it waits for somebody"
 
 
+async def test_a_daemon_that_is_told_to_end_resumes_at_its_next_start_and_no_run_is_blamed(tmp_path: Path) -> None:
+    async with house(for_ever, path=tmp_path) as h:
+        await h.agent(on_restart="resume")
+        await h.start()
+        await h.client.until("messageStart", count=2)
+    for _ in range(4):
+        async with house(for_ever, path=tmp_path) as h:
+            async with asyncio.timeout(5):
+                while not h.model.requests:
+                    await asyncio.sleep(0)
+    async with house("at last", path=tmp_path) as h:
+        async with asyncio.timeout(5):
+            while (await h.state())["state"] != "idle":
+                await asyncio.sleep(0)
+        assert (await h.said())[-1] == ("assistant", "at last")
+
+
+async def test_what_somebody_wanted_stopped_is_not_resumed_by_itself(tmp_path: Path, stillborn: Any) -> None:
+    async with killed_house(for_ever, path=tmp_path) as h:
+        await h.agent(on_restart="resume")
+        await h.start()
+        await h.client.until("messageStart", count=2)
+    async with stillborn(tmp_path) as h:
+        assert await h.hub.stop(Caller(), "a") == {"stopped": False}
+    async with house("by hand", path=tmp_path) as h:
+        await asyncio.sleep(0.05)
+        assert h.model.requests == []
+        assert (await h.resume()).output == "by hand"
+
+
 async def test_an_interrupted_run_whose_preset_is_gone_keeps_the_daemon_from_nothing(tmp_path: Path) -> None:
     presets = {"steady": AgentConfig(on_restart="resume")}
     async with killed_house(for_ever, path=tmp_path, presets=presets) as h:

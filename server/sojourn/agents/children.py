@@ -18,7 +18,7 @@ from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, CallRecord, RunRecord
 from sojourn.tools.base import ChildReply
 
-from . import clock
+from . import clock, ending
 from .ledger import Ledger
 
 if TYPE_CHECKING:
@@ -262,6 +262,8 @@ def ask_to_stop(ledger: Ledger, agent_id: str) -> str | None:
             record.stop_requested = True
             ledger.save_run(record)
             found = record.run_id if one == agent_id else found
+        elif record is not None and ending.let_be(record):
+            ledger.save_run(record)
     return found
 
 

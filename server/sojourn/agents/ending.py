@@ -174,6 +174,16 @@ def is_left_by_daemon(record: RunRecord) -> bool:
     return "byDaemon" in orjson.loads(record.outcome)
 
 
+def let_be(record: RunRecord) -> bool:
+    """The daemon does not resume this run by itself any more: somebody wants it stopped. Whether that is news."""
+    if record.outcome is None or not is_left_by_daemon(record):
+        return False
+    saved = orjson.loads(record.outcome)
+    del saved["byDaemon"]
+    record.outcome = orjson.dumps(saved).decode()
+    return True
+
+
 def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
     """Adds one model call's usage to the agent's total."""
     if usage is not None:

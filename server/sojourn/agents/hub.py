@@ -129,7 +129,7 @@ class Hub:
             await self._store.write(lambda _tx: None)  # behind what the cancelled tasks had given to the store
             self._control.recovering = True
             await self.rt.jobs.settle_calls()
-            await recovery.recover(self.rt)
+            await recovery.recover(self.rt, in_order=True)
         for model in self._made.values():
             await model.aclose()
         await self._toolset.toolbox.aclose()
