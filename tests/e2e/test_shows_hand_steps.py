@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -348,11 +349,90 @@ def test_what_was_aborted_is_not_carried_on_by_anybody(house: DaemonProcess, fir
             if first == "abort":
                 step = script.ask("run/step", **by_hand)["step"]
                 assert (step["type"], step["error"]["kind"]) == ("failed", "cancelled")
-        wire.wait_until(
-            lambda: wire.call("agent/get", {"agentId": name})["state"] != "running", "the step's end with its client"
-        )
-        if first == "step":
-            assert wire.call("agent/resume", {"agentId": name})["reason"] == "stopped"
+        wire.event("agentEnd", agent_id=name, reason="stopped")
         assert wire.call("agent/get", {"agentId": name})["state"] == "idle"
         assert effects(Path(house.env["SOJOURN_DEMO_WORLD"])) == before
         assert prompt(wire, name, "hello")["reason"] == "done"
+
+
+def at_the_tools_by_hand(wire: Wire, script: Script) -> tuple[str, str]:
+    """An agent whose run owes the results of two calls that a client's own model made."""
+    a, run_id = paused(wire)
+    deployed = [{"callId": "msg-2-call-1", "content": "by hand"}]
+    script.ask("run/step", runId=run_id, toolResults=deployed)
+    made = says("Look:", calls("look_up", q=1), calls("look_up", q=2))
+    step = script.ask("run/step", runId=run_id, modelResponse=made)["step"]
+    some = [{"callId": step["calls"][1]["call"]["id"], "content": "the second"}]
+    assert len(script.ask("run/step", runId=run_id, toolResults=some)["step"]["calls"]) == 1
+    return a, run_id
+
+
+@pytest.mark.parametrize("at", ["the model", "its own calls", "calls made by hand", "an invalid call"])
+def test_a_run_that_a_client_steps_is_stopped_at_once(house: DaemonProcess, at: str) -> None:
+    with client(house) as wire, Script(house) as script:
+        if at == "its own calls":
+            a = agent(wire, next(names), onApproval="pause")
+            run_id = prompt(wire, a, "every one")["runId"]
+            results = [{"callId": "msg-2-call-2", "content": "by hand"}]
+            script.ask("run/step", runId=run_id, toolResults=results)
+        elif at == "calls made by hand":
+            a, run_id = at_the_tools_by_hand(wire, script)
+        else:
+            a, run_id = paused(wire)
+            results = [{"callId": "msg-2-call-1", "content": "by hand"}]
+            script.ask("run/step", runId=run_id, toolResults=results)
+            if at == "an invalid call":
+                step = script.ask("run/step", runId=run_id, modelResponse=says(calls("fly"), calls("look_up")))["step"]
+                assert step["type"] == "needsResolution"
+        assert wire.call("agent/stop", {"agentId": a}) == {"stopped": True, "runId": run_id}
+        assert wire.call("agent/stop", {"agentId": a}) == {"stopped": False}
+        end = wire.event("agentEnd", agent_id=a, reason="stopped")["event"]
+        kinds = [event["type"] for event in told(wire, a, 0)]
+        assert kinds[-2:] == ["turnEnd", "agentEnd"]
+        for begun, over in (("agentStart", "agentEnd"), ("turnStart", "turnEnd"), ("messageStart", "messageEnd")):
+            assert kinds.count(begun) == kinds.count(over)
+        assert "messageReset" not in kinds, "nothing had been shown that would have to be taken back"
+        assert wire.call("agent/wait", {"agentId": a})["messages"] == end["messages"]
+        assert wire.call("agent/get", {"agentId": a})["state"] == "idle"
+        assert wire.call("approval/list", {"agentId": a}) == {"approvals": []}
+        step = script.ask("run/step", runId=run_id)["step"]
+        assert (step["type"], step["error"]["kind"]) == ("failed", "cancelled")
+        check_whole(wire, a)
+        assert prompt(wire, a, "hello")["reason"] == "done"
+
+
+def check_whole(wire: Wire, a: str) -> None:
+    """Every call of the conversation has its one result."""
+    said = wire.call("agent/messages", {"agentId": a})["messages"]
+    made = [part["id"] for message in said for part in message["content"] if part["type"] == "toolCall"]
+    assert [message["callId"] for message in said if message["role"] == "toolResult"] == made
+
+
+def test_a_prompt_after_hand_made_calls_that_nobody_answered_leaves_a_whole_conversation(house: DaemonProcess) -> None:
+    with client(house) as wire:
+        with Script(house) as script:
+            a, _run_id = at_the_tools_by_hand(wire, script)
+        wire.event("agentEnd", agent_id=a, reason="interrupted")
+        assert wire.call("agent/stop", {"agentId": a}) == {"stopped": False}
+        assert prompt(wire, a, "hello")["reason"] == "done"
+        check_whole(wire, a)
+        results = [said for role, said in conversation(wire, a) if role == "toolResult"]
+        assert results == ["by hand", "Not executed: the run was ended by a new prompt.", "the second"]
+
+
+def test_a_stop_of_a_stepped_run_that_a_kill_caught_ends_it_at_the_next_start(
+    make_daemon: Callable[..., DaemonProcess], tmp_path: Path
+) -> None:
+    env = {"SOJOURN_FAULT": "after:stop", "SOJOURN_DEMO_WORLD": str(tmp_path / "world")}
+    daemon = make_daemon(script=SCRIPT, env=env).start()
+    with client(daemon) as wire, Script(daemon) as script:
+        a, run_id = paused(wire)
+        script.ask("run/step", runId=run_id, toolResults=[{"callId": "msg-2-call-1", "content": "by hand"}])
+        wire.send("agent/stop", {"agentId": a})
+        assert daemon.wait(timeout_s=10) == -signal.SIGKILL
+    del daemon.env["SOJOURN_FAULT"]
+    daemon.start()
+    with client(daemon) as wire:
+        wire.call("agent/attach", {"agentId": a, "afterSeq": 0})
+        wire.event("agentEnd", agent_id=a, reason="stopped")
+        assert prompt(wire, a, "hello")["reason"] == "done"

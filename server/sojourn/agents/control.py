@@ -506,9 +506,14 @@ class Control:
                 if p is not None:
                     self.drive(p)
 
-    async def _change_waiting(self, agent_id: str, name: str, change: Callable[[Ledger, Pass], Todo]) -> Pass | None:
-        """Runs a transition on a pass that waits on disk, read again when it moved; None when there is none."""
-        while (p := await self._load_waiting(agent_id)) is not None:
+    async def _change_waiting(
+        self, agent_id: str, name: str, change: Callable[[Ledger, Pass], Todo], *, by: Sequence[str] = ("agent",)
+    ) -> Pass | None:
+        """Runs a transition on a pass that waits on disk, read again when it moved; None when there is none.
+
+        `by`: whose passes are meant, the loop's or those that a client steps.
+        """
+        while (p := await self._load_waiting(agent_id, by)) is not None:
             try:
                 p.todo = await self._rt.write(name, lambda ledger, p=p: _checked(ledger, p, change))  # type: ignore[misc]
             except Moved:
@@ -520,13 +525,13 @@ class Control:
                 return p
         return None
 
-    async def _load_waiting(self, agent_id: str) -> Pass | None:
+    async def _load_waiting(self, agent_id: str, by: Sequence[str]) -> Pass | None:
         agent = await self._rt.agent(agent_id)
         if agent.active_run_id is None:
             return None
         run_id = agent.active_run_id
         record = await self._rt.store.read(lambda tx: tx.get(RunRecord, run_id))
-        if record is None or not record.pass_open or record.driver != "agent":
+        if record is None or not record.pass_open or record.driver not in by:
             return None
         conversation = await self._rt.conversations.load(self._rt.store, agent)
         return await self._load(agent, conversation)
@@ -540,7 +545,7 @@ class Control:
                 await asyncio.wait({live.task}, timeout=STOP_S)
                 if isinstance(live.todo, Over):
                     return True
-            return await self._change_waiting(agent_id, "end", loop.stop) is not None
+            return await self._change_waiting(agent_id, "end", _stop_resting, by=("agent", "step")) is not None
 
 
 def _is_busy(agent: AgentRecord) -> bool:
@@ -561,6 +566,12 @@ def _need(p: Pass | None) -> Pass:
 def _checked(ledger: Ledger, p: Pass, change: Callable[[Ledger, Pass], Todo]) -> Todo:
     p.check_current(ledger)
     return change(ledger, p)
+
+
+def _stop_resting(ledger: Ledger, p: Pass) -> Todo:
+    record = p.records(ledger)[1]
+    by_hand = record.pass_open and record.driver == "step"
+    return handstep.stop(ledger, p) if by_hand else loop.stop(ledger, p)
 
 
 def _look(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:

@@ -1,25 +1,27 @@
 """`run/step` on an agent's paused or interrupted run (D16): the same transitions as the loop's, driven by a client.
 
 The pass opens (cause `step`) when something is about to change, reads the inbox where the loop would, and ends with
-the run, or as `interrupted` when another driver takes over or the client's connection closes.
+the run, or as `interrupted` when another driver takes over or the client's connection closes. A stop ends the run at
+once: the client hears of it at its next step.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import orjson
 
 from sojourn.core import events as ev
 from sojourn.core.agent import Caller
-from sojourn.core.errors import AgentBusy
+from sojourn.core.errors import AgentBusy, Cancelled
 from sojourn.core.messages import ToolResultMessage
-from sojourn.core.run import Continue, Failed, step_to_wire
+from sojourn.core.run import Continue, Failed, InvalidToolCallAction, step_to_wire
 from sojourn.store.records import AgentRecord, CallRecord, RunRecord
 
 from . import ending, mailbox, rounds, stepping, turns
 from .ledger import Ledger
-from .passes import Pass, result_message
+from .passes import Over, Pass, result_message
 from .runtime import Runtime
 
 ANSWERED = rounds.HAS_RESULT
@@ -36,7 +38,7 @@ async def step(rt: Runtime, caller: Caller, p: Pass, *, revision: int | None, fe
             raise AgentBusy(f"The run {record.run_id!r} is being driven; it is {agent.state}.", runId=record.run_id)
         p.sync_entries(ledger)
         before, machine = record.revision, record.machine
-        if record.stop_requested and p.run.state == "executing_tools":
+        if record.stop_requested:
             owed = _stop(ledger, p, record)
         else:
             _open(ledger, p, agent, record, feed)
@@ -52,7 +54,7 @@ def _stop(ledger: Ledger, p: Pass, record: RunRecord) -> dict[str, Any]:
     """Ends a run that was aborted, or whose stop was asked for: nothing of it is to be executed by anybody."""
     if not record.pass_open:
         turns.start(ledger, p, "step", driver="step")
-    rounds.stop_round(ledger, p)
+    stop(ledger, p)
     assert p.run.failure is not None
     return step_to_wire(Failed(p.run.failure))
 
@@ -180,12 +182,29 @@ def _mark_rows(
     del p
 
 
+def stop(ledger: Ledger, p: Pass) -> Over:
+    """Ends, as stopped, a run that a client steps: between two steps nobody is at work for it."""
+    agent, record = p.records(ledger)
+    if p.run.state == "executing_tools":
+        return rounds.stop_round(ledger, p)
+    record.streaming_message = None  # it was given an id, and shown to nobody
+    if p.run.state == "resolving_calls":
+        with contextlib.suppress(Cancelled):
+            p.run.resolve_invalid_tool_call(InvalidToolCallAction.stop("stopped by the user"))
+    else:
+        p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))
+    ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
+    return ending.end(ledger, p, "stopped")
+
+
 def release(ledger: Ledger, agent_id: str, run_id: str | None = None) -> bool:
     """Ends a pass that a client steps, as interrupted; whether there was one."""
     agent = ledger.agent(agent_id)
     record = ledger.active_run(agent)
     if record is None or not record.pass_open or record.driver != "step" or run_id not in (None, record.run_id):
         return False
+    if record.stop_requested:
+        return False  # whoever stops it ends it
     text = "The client that stepped this run let go of it."
     ledger.warning(agent, "runInterrupted", text, run=record)
     end = ending.interrupted_end(ledger, agent, record)

@@ -48,7 +48,7 @@ async def recover(rt: Runtime, *, in_order: bool = False) -> Recovered:
     """
     runs = await rt.store.read(lambda tx: tx.find(RunRecord, pass_open=True))
     open_runs = [run for run in runs if run.agent_id is not None and run.agent_id not in rt.live]
-    stopping = [run for run in open_runs if _is_stopping(run)]
+    stopping = [run for run in open_runs if run.stop_requested]
     kept = await rt.store.read(lambda tx: _waiting(tx, open_runs))
     for run in sorted(open_runs, key=lambda run: -_depth(run, open_runs)):
         if run.run_id not in kept and run not in stopping:
@@ -92,7 +92,7 @@ def _depth(run: RunRecord, runs: list[RunRecord]) -> int:
 
 def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
     """The runs that a decision carries on: their own, or a foreground child's under a call that may run again."""
-    mine = [run for run in runs if run.driver == "agent" and not _is_stopping(run)]
+    mine = [run for run in runs if run.driver == "agent" and not run.stop_requested]
     kept = {run.run_id for run in mine if _asks(tx, run) or _only_decided(tx, run)}
     by_agent = {run.agent_id: run for run in runs}
     for run in [run for run in runs if run.run_id in kept]:
@@ -108,10 +108,6 @@ def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
         else:
             kept |= {one.run_id for one in chain}
     return kept
-
-
-def _is_stopping(run: RunRecord) -> bool:
-    return run.stop_requested and run.driver == "agent"
 
 
 def _leave_interrupted(ledger: Ledger, stopping: list[RunRecord]) -> None:

@@ -358,6 +358,7 @@ def not_started(ledger: Ledger, agent: AgentRecord, record: RunRecord, row: Call
 
 def close_for_good(ledger: Ledger, old: Pass, agent: AgentRecord, record: RunRecord, p: Pass) -> None:
     """Closes the round of a run that ends because another begins: its calls get results, its history is whole."""
+    _enter_missing(ledger, old)
     rows = round_rows(ledger, old)
     for row in rows:
         if row.state in ("awaiting_approval", "approved", "proposed"):
@@ -373,9 +374,19 @@ def close_for_good(ledger: Ledger, old: Pass, agent: AgentRecord, record: RunRec
         ledger.show_message(agent, message, body, run=record)
 
 
+def _enter_missing(ledger: Ledger, p: Pass) -> None:
+    """Enters the calls of a round that a client opened by hand: nothing has judged or dispatched them."""
+    assert p.run.round is not None
+    agent, record = p.records(ledger)
+    for position, pending in enumerate(p.run.round.owed()):
+        if ledger.call(agent.agent_id, pending.call.id) is None:
+            ledger.adopt_call(new_row(ledger, p, agent, record, pending, position))
+
+
 def stop_round(ledger: Ledger, p: Pass) -> Over:
     """Stopped in a tool round: finished results are kept, every other call gets "stopped by the user"."""
     agent, record = p.records(ledger)
+    _enter_missing(ledger, p)
     rows = round_rows(ledger, p)
     close_approvals(ledger, agent, record, decision="stopped", by="stop")
     for row in rows:
