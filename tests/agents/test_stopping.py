@@ -331,3 +331,41 @@ async def test_a_stop_at_any_moment_of_a_round_ends_the_pass_once_and_leaves_a_w
         assert await h.approvals() == []
         h.model.replies = ["still here"]
         assert (await h.prompt()).output == "still here"
+
+
+async def test_a_stop_whose_client_leaves_in_the_middle_is_a_whole_stop() -> None:
+    started, held, let_go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def says(request: ModelRequest) -> Any:
+        if request.system == "child":
+            return [call("busy")]
+        if any(message.role == "toolResult" for message in request.messages):
+            return await for_ever()
+        return [call("begin")]
+
+    async def begin(_args: dict[str, Any], ctx: ToolContext) -> ToolOutput:
+        await ctx.start_child(AgentConfig(system_prompt="child", tools=("busy",)), "work")
+        return ToolOutput.pending("begun")
+
+    async def busy(_args: dict[str, Any], _ctx: ToolContext) -> str:
+        started.set()
+        try:
+            return await for_ever()
+        finally:
+            held.set()
+            await let_go.wait()
+
+    async with house(*[says] * 4, tools=[ToldTool("begin", begin), ToldTool("busy", busy)]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        async with asyncio.timeout(5):
+            await started.wait()
+            await h.client.until("messageStart", count=4)
+            stopping = asyncio.create_task(h.hub.stop(Caller(), "a"))
+            await held.wait()
+            stopping.cancel()
+            await asyncio.wait({stopping})
+            let_go.set()
+            assert (await running).reason == "stopped"
+        listed = await h.hub.list_agents(cursor=None, limit=9, state=None, parent_agent_id=None, labels=None)
+        assert {row["state"] for row in listed["agents"]} == {"idle"}

@@ -71,7 +71,7 @@ class Hub:
         self._store = store
         self._factories = dict(models)
         self._made: dict[str, Model] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._steppers: dict[int, set[str]] = {}
         self._closing = False
         self.state: Literal["ready", "draining", "degraded"] = "ready"
@@ -427,9 +427,12 @@ class Hub:
         return await compaction.compact(self.rt, caller, agent_id)
 
     async def stop(self, caller: Caller, agent_id: str) -> dict[str, Any]:
-        """`agent/stop`: answers when it has stopped."""
+        """`agent/stop`: answers when it has stopped. It is done also when who asked leaves: half a stop is none."""
         await self.rt.agent(agent_id)
-        return await self._control.stop(agent_id)
+        stopping = asyncio.create_task(self._control.stop(agent_id), name=f"stop {agent_id}")
+        self._tasks.add(stopping)
+        stopping.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(stopping)
 
     async def wait(self, agent_id: str, run_id: str | None) -> RunOutcome:
         """`agent/wait`."""
