@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -382,3 +383,20 @@ async def test_arguments_that_a_broken_schema_cannot_judge_fail_in_words_and_nob
         assert "could not be judged by this schema" in result.content[0].text  # type: ignore[union-attr]
         assert "approvalRequested" not in h.client.types()
         assert tool.ran == []
+
+
+@pytest.mark.parametrize(("hours", "reason"), [(1, "done"), (3, "paused")])
+async def test_the_time_of_a_run_goes_on_while_it_waits_and_is_counted_from_its_start(
+    monkeypatch: pytest.MonkeyPatch, hours: float, reason: str
+) -> None:
+    tool = ToldTool("deploy", approval="ask")
+    async with house([call("deploy")], "deployed", tools=[tool]) as h:
+        running, approval = await asked(h, limits=Limits(wall_clock_s=2 * 3600.0))
+        soon = time.time()
+        monkeypatch.setattr(time, "time", lambda: soon + hours * 3600)
+        await h.decide(approval["approvalId"])
+        assert (await running).reason == reason
+        assert tool.ran == [{}]
+        warnings = [event["data"] for event in await h.stored_events() if event["type"] == "warning"]
+        assert [(data["limit"], data["max"]) for data in warnings] == [("wallClockS", 7200.0)] * (reason == "paused")
+        assert all(hours * 3600 <= data["value"] < hours * 3600 + 60 for data in warnings)

@@ -8,7 +8,6 @@ to start: both look at the same row in one transaction each.
 from __future__ import annotations
 
 import hashlib
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.core.agent import AgentConfig, Limits, RunOutcome
@@ -114,7 +113,7 @@ class Family:
         self._check(ledger)
         parent = ledger.agent(self._p.agent_id)
         self._within_limits(ledger, parent, child_id)
-        usage, seconds = self._p.run.usage, time.monotonic() - self._p.started_at
+        usage, seconds = self._p.run.usage, clock.seconds_since(self._p.records(ledger)[1].created_at)
         spent = Spent(usage.input_tokens + usage.output_tokens, usage.cost or 0.0, seconds)
         merged = heir(config, self._rt.config_of(config), self._p.config, spent)
         ledger.adopt(

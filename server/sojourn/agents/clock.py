@@ -37,6 +37,11 @@ def seconds_until(at: str) -> float:
     return datetime.fromisoformat(at).timestamp() - time.time()
 
 
+def seconds_since(at: str) -> float:
+    """How long ago `at` was; 0 when the clock was set back behind it."""
+    return max(0.0, -seconds_until(at))
+
+
 def new_id(prefix: str) -> str:
     """A fresh id, e.g. `agent-9f1c…`."""
     return f"{prefix}-{secrets.token_hex(8)}"

@@ -116,7 +116,6 @@ class Pass:
     """How many entries had been written to all runs when it last knew its own."""
     bodies: list[bytes] = field(default_factory=list)
     """The pass's own messages as JSON, for `agentEnd`."""
-    started_at: float = 0.0
     todo: Todo | None = None
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """Tool calls at work in this process."""

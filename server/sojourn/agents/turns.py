@@ -5,7 +5,6 @@ Each function runs inside one transition of the store and answers what the loop 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from sojourn.models.base import ModelAnswer
 from sojourn.models.prices import priced
 from sojourn.store.records import AgentRecord, RunRecord
 
-from . import compaction, ending, hooks, mailbox
+from . import clock, compaction, ending, hooks, mailbox
 from .children import nest_of
 from .ledger import Ledger
 from .passes import AskModel, Over, Pass, Todo
@@ -49,7 +48,7 @@ def start(
     record.active, record.pass_open, record.driver, record.cause = True, True, driver, cause
     record.pass_first_seq, record.pass_first_message = agent.last_seq + 1, agent.message_count
     agent.active_run_id = record.run_id
-    p.bodies, p.started_at = [], time.monotonic()
+    p.bodies = []
     p.nest = nest_of(ledger.tx, record)
     ledger.event(agent, hot.agent_start(cause), run=record, origin=origin)
     ledger.save_run(record)
@@ -59,7 +58,7 @@ def start(
 def turn(ledger: Ledger, p: Pass) -> Todo:
     """Before a model call: the turn is counted and its message begun, or the budget or a limit ends the pass."""
     agent, record = p.records(ledger)
-    limit = _limit_reached(p)
+    limit = _limit_reached(p, record)
     if limit is not None:
         name, value, most = limit
         text = f"The run reached its limit {name!r}: {value} of {most}. Raise the limit and resume it to go on."
@@ -89,7 +88,7 @@ def _budget(p: Pass) -> hot.WireEvent:
     return hot.context_budget(compaction.used_tokens(p), p.model.spec.context_window, 0)
 
 
-def _limit_reached(p: Pass) -> tuple[str, float, float] | None:
+def _limit_reached(p: Pass, record: RunRecord) -> tuple[str, float, float] | None:
     limits = p.config.limits
     if limits is None:
         return None
@@ -98,7 +97,7 @@ def _limit_reached(p: Pass) -> tuple[str, float, float] | None:
         return "cost", usage.cost, limits.cost
     if limits.tokens is not None and usage.input_tokens + usage.output_tokens >= limits.tokens:
         return "tokens", usage.input_tokens + usage.output_tokens, limits.tokens
-    spent = time.monotonic() - p.started_at
+    spent = clock.seconds_since(record.created_at)
     if limits.wall_clock_s is not None and spent >= limits.wall_clock_s:
         return "wallClockS", round(spent, 3), limits.wall_clock_s
     return None
