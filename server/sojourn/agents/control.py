@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from sojourn.core.agent import Accepted, AgentConfig, Caller, Cause, RunOutcome
-from sojourn.core.errors import AgentBusy, AgentNotFound, NothingToResume, RunNotFound, SojournError, StorageError
+from sojourn.core.errors import (
+    AgentBusy,
+    AgentNotFound,
+    FormatUnsupported,
+    NothingToResume,
+    RunNotFound,
+    SojournError,
+    StorageError,
+)
 from sojourn.core.messages import InputPart, UserMessage
 from sojourn.core.run import AgentRun
 from sojourn.store.base import ReadTx
@@ -202,14 +210,22 @@ class Control:
                 if agent.active_run_id != record.run_id:
                     return await stepping.step_alone(self._rt, caller, record, revision=revision, feed=feed)
                 conversation = await self._rt.conversations.load(self._rt.store, agent)
-                p = await self._load(agent, conversation)
                 try:
+                    p = await self._load(agent, conversation)
                     return await handstep.step(self._rt, caller, _need(p), revision=revision, feed=feed)
                 except Moved:
                     self._rt.conversations.forget(conversation.id)
+                except FormatUnsupported:
+                    # Its driver, which does not hold the lock, may have gone on between the reading of the two halves.
+                    self._rt.conversations.forget(conversation.id)
+                    if agent_id not in self._rt.live and not await self._has_moved(agent):
+                        raise
                 except BaseException:
                     self._rt.conversations.forget(conversation.id)
                     raise
+
+    async def _has_moved(self, agent: AgentRecord) -> bool:
+        return _standing(await self._rt.agent(agent.agent_id)) != _standing(agent)
 
     def wake(self, agent_id: str) -> None:
         """A decision was made, or a child has ended: its driver looks at the round, or the pass is revived."""
