@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from house import Client, House, ToldTool, call, house, pending_tool
 
+from sojourn.agents.runtime import Conversation, Conversations, Runtime
 from sojourn.core.agent import AgentConfig, Caller
-from sojourn.core.errors import FormatUnsupported
+from sojourn.core.errors import AgentBusy, FormatUnsupported
 from sojourn.core.messages import ToolCallPart, user
 from sojourn.core.run import AgentRun, CallTools, ModelTurn
 from sojourn.tools.base import ToolContext
@@ -213,3 +214,34 @@ async def test_a_client_that_watches_a_resumed_document_sees_it_like_any_run() -
         await h.decide((await h.approvals())[0]["approvalId"])
         await watcher.until("agentEnd")
         assert "messageDelta" in [e["type"] for e in watcher.events(live=True)]
+
+
+async def test_a_step_reads_again_what_its_driver_moved_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    torn: list[Any] = []
+
+    async def quick(_args: dict[str, Any], _ctx: ToolContext) -> str:
+        row = await h.hub.rt.agent("a")
+        conversation = await h.hub.rt.conversations.load(h.hub.rt.store, row)
+        torn.append((row, Conversation(conversation.id, list(conversation.messages))))
+        return "done"
+
+    tools = [ToldTool("quick", quick), ToldTool("deploy", approval="ask")]
+    async with house([call("quick")], [call("deploy")], tools=tools) as h:
+        await h.agent()
+        accepted = await h.start()
+        await h.client.until("approvalRequested")
+        row, conversation = torn[0]
+        agent_of, load = Runtime.agent, Conversations.load
+        rows, conversations = [row], [conversation]
+
+        async def first_the_old_row(rt: Runtime, agent_id: str) -> Any:
+            return rows.pop() if rows else await agent_of(rt, agent_id)
+
+        async def first_the_old_messages(kept: Conversations, store: Any, agent: Any) -> Any:
+            return conversations.pop() if conversations else await load(kept, store, agent)
+
+        monkeypatch.setattr(Runtime, "agent", first_the_old_row)
+        monkeypatch.setattr(Conversations, "load", first_the_old_messages)
+        with pytest.raises(AgentBusy):
+            await h.hub.run_step(Caller(client_id="other"), h.client, accepted.run_id, revision=None, feed=None)
+        assert (rows, conversations) == ([], [])
