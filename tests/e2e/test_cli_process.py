@@ -31,9 +31,11 @@ rules:
 
 
 def start(daemon: DaemonProcess, *arguments: str) -> subprocess.Popen[str]:
+    """A command, for which no signal is ignored because whoever runs the tests ignores it."""
     return subprocess.Popen(
         [sys.executable, "-m", "sojourn", *arguments],
         env=daemon.env,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509 (no other thread is at work)
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

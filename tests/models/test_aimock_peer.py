@@ -87,7 +87,7 @@ async def aimock_house(url: str, backend: str, retries: int) -> AsyncIterator[tu
 
     def make() -> Any:
         model = make_model(spec)
-        model._policy = RetryPolicy(max_retries=retries, first_delay_s=0.01)
+        model._policy = RetryPolicy(max_retries=retries, first_delay_s=0.01, max_delay_s=0.05)
         return model
 
     tool = ToldTool("get_weather", lambda args, _ctx: f"3 degrees in {args['city']}")
