@@ -81,7 +81,7 @@ async def led_to(rt: Runtime, p: Pass, row: CallRecord) -> str | None:
 
     async with p.in_order:
         said = await asyncio.to_thread(of, p, row, resolve)
-        refused = said == "deny" or (said == "ask" and not await _is_approved(rt, row))
+        refused = said == "deny" or (said == "ask" and await approved(rt, row) is None)
     if refused:
         raise PermissionError(MOVED)
     if said == "ask" and approved_path is not None:
@@ -92,11 +92,18 @@ async def led_to(rt: Runtime, p: Pass, row: CallRecord) -> str | None:
     return seen.get(posixpath.join(call.cwd or "/", path)) if isinstance(path, str) else None
 
 
-async def _is_approved(rt: Runtime, row: CallRecord) -> bool:
-    """Whether somebody has let exactly this call through."""
-    asked = await rt.store.read(lambda tx: tx.find(ApprovalRecord, agent_id=row.owner, call_id=row.call_id))
-    made = [Approval.model_validate_json(one.body).decision for one in asked]
-    return any(one is not None and one.decision in ("approve", "edit") for one in made)
+async def approved(rt: Runtime, row: CallRecord) -> Approval | None:
+    """The approval with which somebody has let exactly this call through; None when nobody has."""
+    for one in await rt.store.read(lambda tx: asked(tx, row.owner, row.call_id)):
+        approval = Approval.model_validate_json(one.body)
+        if approval.decision is not None and approval.decision.decision in ("approve", "edit"):
+            return approval
+    return None
+
+
+def asked(tx: ReadTx, agent_id: str, call_id: str) -> list[ApprovalRecord]:
+    """The approvals that a call was asked for; nothing when nobody was."""
+    return tx.find(ApprovalRecord, agent_id=agent_id, call_id=call_id)
 
 
 def path_to_bind(p: Pass, tool_name: str, args: dict[str, Any]) -> str | None:
@@ -123,16 +130,13 @@ async def _as_approved(rt: Runtime, p: Pass, row: CallRecord, path: str | None) 
     if path is None:
         return None
     async with p.in_order:
-        asked = await rt.store.read(lambda tx: tx.find(ApprovalRecord, agent_id=row.owner, call_id=row.call_id))
+        approval = await approved(rt, row)
         now = await asyncio.to_thread(os.path.realpath, path)
-    for approval in (Approval.model_validate_json(one.body) for one in asked):
-        is_approved = approval.decision is not None and approval.decision.decision in ("approve", "edit")
-        if approval.leads_to is None or not is_approved or path_to_bind(p, row.tool_name, approval.args) != path:
-            continue
-        if approval.leads_to != clean(now):
-            raise PermissionError(f"{ELSEWHERE} It led to {approval.leads_to!r}, and leads to {now!r} now.")
-        return now
-    return None
+    if approval is None or approval.leads_to is None or path_to_bind(p, row.tool_name, approval.args) != path:
+        return None
+    if approval.leads_to != clean(now):
+        raise PermissionError(f"{ELSEWHERE} It led to {approval.leads_to!r}, and leads to {now!r} now.")
+    return now
 
 
 def call_of(row: CallRecord, tool: Tool | None, cwd: str | None, resolve: Resolve = real_path) -> rules.Call:
@@ -227,8 +231,8 @@ def is_attended(ledger: Ledger, rt: Runtime, p: Pass) -> bool:
 
 def is_bound(ledger: Ledger, row: CallRecord) -> bool:
     """Whether what would run is what was approved: the row's arguments, its hash and the decision's are one."""
-    for asked in ledger.tx.find(ApprovalRecord, agent_id=row.owner, call_id=row.call_id):
-        approval = Approval.model_validate_json(asked.body)
+    for one in asked(ledger.tx, row.owner, row.call_id):
+        approval = Approval.model_validate_json(one.body)
         made = approval.decision
         bound = (made.args_sha256 if made is not None else None) or approval.args_sha256
         return bound == row.args_sha256 == args_sha256(orjson.loads(row.args))

@@ -15,13 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from sojourn.core import rules
-from sojourn.core.approvals import Approval, Preview, args_sha256
+from sojourn.core.approvals import Preview, args_sha256
 from sojourn.core.messages import Part, ToolCallPart
 from sojourn.core.values import clean
-from sojourn.store.records import ApprovalRecord, CallRecord
+from sojourn.store.records import CallRecord
 from sojourn.tools.base import MakePreview, Tool, ToolContext
 
 from . import policy
@@ -124,14 +122,12 @@ async def approved(rt: Runtime, p: Pass, tool: Tool, call: CallRecord) -> Previe
     if getattr(tool, "preview", None) is None:
         return None
     async with p.in_order:  # calls that were started together reach their tools in that order
-        rows = await rt.store.read(lambda tx: tx.find(ApprovalRecord, agent_id=call.owner, call_id=call.call_id))
-    for row in rows:
-        approval = Approval.model_validate(orjson.loads(row.body))
-        decision = approval.decision
-        if decision is not None and decision.decision in ("approve", "edit"):
-            edited = decision.arguments or {}
-            return None if decision.decision == "edit" and _other(tool, approval.args, edited) else approval.preview
-    return None
+        approval = await policy.approved(rt, call)
+    if approval is None or approval.decision is None:
+        return None
+    made = approval.decision
+    is_other = made.decision == "edit" and _other(tool, approval.args, made.arguments or {})
+    return None if is_other else approval.preview
 
 
 def _other(tool: Tool, before: dict[str, Any], after: dict[str, Any]) -> bool:
