@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,16 +131,25 @@ async def test_recovery_twice_changes_nothing_the_second_time(tmp_path: Path) ->
         assert await h.stored_events() == once
 
 
+async def begun(h: House) -> None:
+    """An agent that is to be resumed by itself, in a model call."""
+    await h.agent(on_restart="resume")
+    await h.start()
+    await h.client.until("messageStart", count=2)
+
+
+async def resumed_again_and_again(house_of: Callable[..., Any], path: Path, *, times: int) -> None:
+    """Lives that end as those of `house_of` do, each when it has asked the model once more."""
+    for _ in range(times):
+        async with house_of(for_ever, path=path) as h, asyncio.timeout(5):
+            while not h.model.requests:
+                await asyncio.sleep(0)
+
+
 async def test_on_restart_resume_carries_on_by_itself_and_gives_up_after_three_crashes(tmp_path: Path) -> None:
     async with killed_house(for_ever, path=tmp_path) as h:
-        await h.agent(on_restart="resume")
-        await h.start()
-        await h.client.until("messageStart", count=2)
-    for _ in range(2):
-        async with killed_house(for_ever, path=tmp_path) as h:
-            async with asyncio.timeout(5):
-                while not h.model.requests:
-                    await asyncio.sleep(0)
+        await begun(h)
+    await resumed_again_and_again(killed_house, tmp_path, times=2)
     async with house("never asked", path=tmp_path) as h:
         await asyncio.sleep(0.05)
         assert h.model.requests == []
@@ -187,14 +197,8 @@ async def test_on_restart_resume_outlives_daemons_that_are_killed_before_they_re
 
 async def test_a_daemon_that_is_told_to_end_resumes_at_its_next_start_and_no_run_is_blamed(tmp_path: Path) -> None:
     async with house(for_ever, path=tmp_path) as h:
-        await h.agent(on_restart="resume")
-        await h.start()
-        await h.client.until("messageStart", count=2)
-    for _ in range(4):
-        async with house(for_ever, path=tmp_path) as h:
-            async with asyncio.timeout(5):
-                while not h.model.requests:
-                    await asyncio.sleep(0)
+        await begun(h)
+    await resumed_again_and_again(house, tmp_path, times=4)
     async with house("at last", path=tmp_path) as h:
         async with asyncio.timeout(5):
             while (await h.state())["state"] != "idle":

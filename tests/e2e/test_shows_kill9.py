@@ -249,6 +249,17 @@ def test_every_kind_of_change_is_made_once_for_one_request_id(house: DaemonProce
         assert wire.error("inbox/push", {**requests["inbox/push"], "content": "other"}).code == -31010
 
 
+@contextlib.contextmanager
+def goes_on_without_faults(daemon: DaemonProcess) -> Iterator[Wire]:
+    """A client of the next life, when the run of the agent `a` has come to its end by itself."""
+    del daemon.env["SOJOURN_FAULT"]
+    daemon.start()
+    with client(daemon) as wire:
+        wire.call("agent/attach", {"agentId": "a", "afterSeq": 0})
+        wire.event("agentEnd", agent_id="a", reason="done")
+        yield wire
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
 def test_a_run_to_be_resumed_is_though_the_next_daemon_dies_before_it_does(
     make_daemon: Callable[..., DaemonProcess], end: signal.Signals
@@ -265,11 +276,7 @@ def test_a_run_to_be_resumed_is_though_the_next_daemon_dies_before_it_does(
         with contextlib.suppress(RuntimeError):
             daemon.start()
         assert daemon.wait(timeout_s=10) == -signal.SIGKILL
-    del daemon.env["SOJOURN_FAULT"]
-    daemon.start()
-    with client(daemon) as wire:
-        wire.call("agent/attach", {"agentId": "a", "afterSeq": 0})
-        wire.event("agentEnd", agent_id="a", reason="done")
+    with goes_on_without_faults(daemon) as wire:
         assert conversation(wire, "a")[-1] == ("assistant", "one two three four five six seven eight nine ten")
         ends = [p["event"]["reason"] for p in stored(wire, "a") if p["event"]["type"] == "agentEnd"]
         assert ends == ["interrupted", "done"]
@@ -296,11 +303,7 @@ def test_a_decision_that_nobody_heard_acknowledged_is_carried_out_at_the_next_st
         (approval,) = wire.call("approval/list", {"agentId": "a"})["approvals"]
         wire.send("approval/decide", {"approvalId": approval["approvalId"], **decided})
         assert daemon.wait(timeout_s=10) == -signal.SIGKILL
-    del daemon.env["SOJOURN_FAULT"]
-    daemon.start()
-    with client(daemon) as wire:
-        wire.call("agent/attach", {"agentId": "a", "afterSeq": 0})
-        wire.event("agentEnd", agent_id="a", reason="done")
+    with goes_on_without_faults(daemon) as wire:
         (said,) = [text for role, text in conversation(wire, "a") if role == "toolResult"]
         assert said.lower().startswith(result.lower())
         assert len(effects(tmp_path / "world")) == (decided["decision"] == "approve")

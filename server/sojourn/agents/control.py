@@ -251,10 +251,10 @@ class Control:
         Raises `StorageError` when that cannot be written; what is at work is ended all the same: it may be what fills
         the disk.
         """
-        family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
         try:
             run_id = await self._rt.write("stop", lambda ledger: children.ask_to_stop(ledger, agent_id))
         except StorageError:
+            family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
             await self._halt((*family, agent_id))
             raise
         family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))

@@ -13,7 +13,7 @@ import orjson
 from sojourn.core import events as ev
 from sojourn.core.agent import AgentConfig, EndReason, ErrorInfo, Origin, PendingCall, RunOutcome
 from sojourn.core.approvals import Approval
-from sojourn.core.errors import SojournError
+from sojourn.core.errors import Cancelled, SojournError
 from sojourn.core.messages import MESSAGE, MOST_TOKENS, AssistantMessage, Usage, text_of
 from sojourn.core.values import Json
 from sojourn.store.base import ReadTx
@@ -45,6 +45,11 @@ def error_info(error: Exception) -> ErrorInfo:
             status=data.get("status"),
         )
     return ErrorInfo(kind="internal", message=f"{type(error).__name__}: {error}")
+
+
+def stopped_by_user() -> Cancelled:
+    """With what a run is given up that somebody stopped."""
+    return Cancelled("The run was stopped by the user.", reason="stopped by the user")
 
 
 def end(ledger: Ledger, p: Pass, reason: EndReason, *, error: ErrorInfo | None = None) -> Over:

@@ -192,7 +192,7 @@ def stop(ledger: Ledger, p: Pass) -> Over:
         with contextlib.suppress(Cancelled):
             p.run.resolve_invalid_tool_call(InvalidToolCallAction.stop("stopped by the user"))
     else:
-        p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))
+        p.run.abandon(ending.stopped_by_user())
     ledger.event(agent, ev.TurnEnd(turn=p.run.turn), run=record)
     return ending.end(ledger, p, "stopped")
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import orjson
 
@@ -48,6 +48,7 @@ from .toolset import Handle, Toolset
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 REQUESTS_KEPT_S = 7 * 24 * 3600
 
 
@@ -183,15 +184,15 @@ class Hub:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task that the hub owns: its failure is logged, its end is waited for."""
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task = self._own(work, name)
+        task.add_done_callback(_log_failure)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("The task %r failed.", task.get_name(), exc_info=error)
+    def _own(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- what commits publish ---------------------------------------------------------------------------------------
 
@@ -429,10 +430,7 @@ class Hub:
     async def stop(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """`agent/stop`: answers when it has stopped. It is done also when who asked leaves: half a stop is none."""
         await self.rt.agent(agent_id)
-        stopping = asyncio.create_task(self._control.stop(agent_id), name=f"stop {agent_id}")
-        self._tasks.add(stopping)
-        stopping.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(stopping)
+        return await asyncio.shield(self._own(self._control.stop(agent_id), f"stop {agent_id}"))
 
     async def wait(self, agent_id: str, run_id: str | None) -> RunOutcome:
         """`agent/wait`."""
@@ -653,6 +651,11 @@ class Hub:
         while mode == "drain" and (tasks := [p.task for p in self.rt.live.values() if p.task is not None]):
             await asyncio.wait(tasks)
         self.on_shutdown(mode)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("The task %r failed.", task.get_name(), exc_info=error)
 
 
 def _counts(tx: ReadTx) -> tuple[int, int]:

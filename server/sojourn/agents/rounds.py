@@ -13,7 +13,6 @@ import orjson
 from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
 from sojourn.core.approvals import Approval, Decision, PathStep, Preview, args_sha256, misfit
-from sojourn.core.errors import Cancelled
 from sojourn.core.messages import InputPart
 from sojourn.core.run import PendingToolCall
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, RunRecord
@@ -405,7 +404,7 @@ def stop_round(ledger: Ledger, p: Pass) -> Over:
             ledger.warning(agent, "toolGoesOn", reason, run=record, data=data)
     settle(ledger, p, agent, record, round_rows(ledger, p))
     ledger.event(agent, hot.turn_end(p.run.turn), run=record)
-    p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))
+    p.run.abandon(ending.stopped_by_user())
     return ending.end(ledger, p, "stopped")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sojourn.core import events as ev
 from sojourn.core import hot_events as hot
 from sojourn.core.agent import Cause, Origin
-from sojourn.core.errors import Cancelled, MaxTurns, ModelError, RunFailed, SojournError
+from sojourn.core.errors import MaxTurns, ModelError, RunFailed, SojournError
 from sojourn.core.messages import Part, TextPart, ToolCallPart, ToolChoice, Usage
 from sojourn.core.run import (
     CallModel,
@@ -279,7 +279,7 @@ def stop_model_call(ledger: Ledger, p: Pass) -> Over:
             show(ledger, p, agent, record, message_id)
         else:
             ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
-            p.run.abandon(Cancelled("The run was stopped by the user.", reason="stopped by the user"))
+            p.run.abandon(ending.stopped_by_user())
         ledger.event(agent, hot.turn_end(p.run.turn), run=record)
     elif message_id is not None:
         ledger.event(agent, ev.MessageReset(message_id=message_id, reason="cut"), run=record)
