@@ -32,7 +32,7 @@ crash: .venv/ready  ## The long crash and load suites
 	@$(BIN)/python -m pytest -m crash
 
 bench: .venv/ready  ## Benchmarks: one JSON line each, as a ratio to a baseline of the same run
-	@for b in benchmarks/bench_*.py; do $(BIN)/python $$b || exit 1; done
+	@code=0; for b in benchmarks/bench_*.py; do $(BIN)/python $$b || code=1; done; exit $$code
 
 docs: .venv/ready  ## Write the generated pages anew
 	@$(BIN)/python scripts/generate_docs.py
