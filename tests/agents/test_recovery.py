@@ -315,15 +315,20 @@ def deaf(h: House) -> None:
     h.hub._closing = True
 
 
-async def test_a_decision_to_abort_that_a_kill_caught_stops_the_run(tmp_path: Path) -> None:
-    tool = ToldTool("deploy", approval="ask")
-    async with killed_house([call("deploy")], path=tmp_path, tools=[tool]) as h:
+async def decided_and_killed(path: Path, tool: ToldTool, **decided: Any) -> None:
+    """A life in which a call of `tool` waits, and which ends as soon as the decision about it is committed."""
+    async with killed_house([call("deploy")], path=path, tools=[tool]) as h:
         await h.agent()
         await h.start()
         await h.client.until("approvalRequested")
         (approval,) = await h.approvals()
         deaf(h)
-        await h.decide(approval["approvalId"], "abort")
+        await h.decide(approval["approvalId"], **decided)
+
+
+async def test_a_decision_to_abort_that_a_kill_caught_stops_the_run(tmp_path: Path) -> None:
+    tool = ToldTool("deploy", approval="ask")
+    await decided_and_killed(tmp_path, tool, decision="abort")
     async with house("next", path=tmp_path, tools=[tool]) as h:
         async with asyncio.timeout(5):
             assert (await h.hub.wait("a", None)).reason == "stopped"
@@ -346,13 +351,7 @@ async def test_a_decision_that_a_kill_caught_is_carried_out_by_itself(
     tmp_path: Path, decided: dict[str, Any], result: str
 ) -> None:
     tool = ToldTool("deploy", approval="ask")
-    async with killed_house([call("deploy")], path=tmp_path, tools=[tool]) as h:
-        await h.agent()
-        await h.start()
-        await h.client.until("approvalRequested")
-        (approval,) = await h.approvals()
-        deaf(h)
-        await h.decide(approval["approvalId"], **decided)
+    await decided_and_killed(tmp_path, tool, **decided)
     async with house("on it goes", path=tmp_path, tools=[tool]) as h:
         async with asyncio.timeout(5):
             assert (await h.hub.wait("a", None)).output == "on it goes"
