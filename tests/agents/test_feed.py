@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -249,3 +251,61 @@ async def test_a_client_that_has_left_gets_nothing_more() -> None:
         h.hub.client_gone(leaver)
         await h.prompt()
         assert len(leaver.sent) == count
+
+
+@pytest.mark.parametrize("late", [0, 1, 2], ids=["the first read", "the second read", "no read"])
+async def test_what_a_client_asked_last_holds_though_an_earlier_answer_is_late(late: int) -> None:
+    """Attach, detach and attach again in one breath, as a window does that is closed and opened."""
+    async with house("one", "two") as h:
+        await h.agent()
+        await h.prompt()
+        head = (await h.state())["seq"]
+        client = Client("hasty")
+        with held_reads(h, late) as go_on:
+            first = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=head, deltas=True))
+            await asyncio.sleep(0)
+            await h.hub.detach(client, "a")
+            second = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=0, deltas=True))
+            async with asyncio.timeout(5):
+                await (second if late == 0 else first)
+                go_on.set()
+                answers = await asyncio.gather(first, second)
+        assert [answer["seq"] for answer in answers] == [head, head]
+        await settled(h, client)
+        assert client.seqs() == list(range(1, head + 1))
+        await h.prompt()
+        assert client.seqs() == list(range(1, (await h.state())["seq"] + 1))
+
+
+async def test_a_client_that_detaches_while_its_attach_is_read_is_not_attached() -> None:
+    async with house("one") as h:
+        await h.agent()
+        client = Client("hasty")
+        with held_reads(h, 0) as go_on:
+            attaching = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=0, deltas=True))
+            await asyncio.sleep(0)
+            await h.hub.detach(client, "a")
+            go_on.set()
+            assert (await attaching)["mode"] == "replay"
+        await h.prompt()
+        assert client.sent == []
+
+
+@contextmanager
+def held_reads(h: Any, index: int) -> Iterator[asyncio.Event]:
+    """The store's read number `index` from here on gives its answer when the event is set."""
+    store, go_on, count = h.hub.feed._store, asyncio.Event(), iter(range(1_000))
+    read = store.read
+
+    async def held(work: Any) -> Any:
+        mine = next(count)
+        answer = await read(work)
+        if mine == index:
+            await go_on.wait()
+        return answer
+
+    store.read = held
+    try:
+        yield go_on
+    finally:
+        del store.read

@@ -245,7 +245,8 @@ class AgentMethods(Namespace):
     ) -> Attached:
         """From now on this connection gets the agent's `agent/event`s: the replay up to `seq`, then live ones.
 
-        Nothing comes twice and nothing is missing. An `afterSeq` beyond the newest event is `seqAhead`.
+        Nothing comes twice and nothing is missing. An `afterSeq` beyond the newest event is `seqAhead`. Of a
+        connection's `agent/attach` and `agent/detach` the one that was sent last holds.
         """
         result: Attached = await self._call(
             "agent/attach", {"agentId": agent_id, "afterSeq": after_seq, "deltas": deltas}

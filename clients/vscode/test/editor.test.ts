@@ -213,6 +213,7 @@ test("a window that comes back draws the same, and so does one whose daemon was 
   const { panel, items, tool } = await chat("back");
   panel.say({ type: "send", text: "build" });
   await until("pending", () => tool()?.status === "pending" && parts.roster.get("back")?.state === "idle");
+  await until("whole", () => [...items().values()].some((one) => one.kind === "text" && !one.live && one.text.startsWith("demo_build says: ")));
   const seen = [...items().values()];
   daemon.kill9();
   await until("said", () => head(panel)?.offline !== undefined && /not connected|connecting/.test(shown.status.text));

@@ -114,6 +114,7 @@ class Feed:
         self._store = store
         self._spawn = spawn
         self._by_agent: dict[str, set[Subscription]] = {}
+        self._wishes: dict[tuple[Subscriber, str], object] = {}  # the newest `attach` that still reads
         self._watchers: set[Subscriber] = set()
         self._heads: dict[str, int] = {}
         self._pieces: dict[str, dict[Key, Piece]] = {}
@@ -297,34 +298,41 @@ class Feed:
     async def attach(
         self, session: Subscriber, agent_id: str, *, after_seq: int | None, deltas: bool
     ) -> dict[str, Any]:
-        """Attaches a client: what the agent is now, then (by a task) the replay and the live events."""
-        snapshot = await self._store.read(lambda tx: _snapshot(tx, agent_id))
-        while snapshot["agent"]["seq"] < self._heads.get(agent_id, 0):
+        """Attaches a client: what the agent is now, then (by a task) the replay and the live events.
+
+        The newest `attach` or `detach` that came holds: what was read late for an earlier one is an answer and no more.
+        """
+        wish = self._wishes[session, agent_id] = object()
+        try:
             snapshot = await self._store.read(lambda tx: _snapshot(tx, agent_id))
+            while snapshot["agent"]["seq"] < self._heads.get(agent_id, 0):
+                snapshot = await self._store.read(lambda tx: _snapshot(tx, agent_id))
+        finally:
+            newest = self._wishes.get((session, agent_id)) is wish
+            if newest:
+                del self._wishes[session, agent_id]
         head = max(snapshot["agent"]["seq"], self._heads.get(agent_id, 0))
         if after_seq is not None and after_seq > head:
             raise SeqAhead(f"afterSeq {after_seq} is ahead of {agent_id!r}, whose newest event is {head}.", seq=head)
-        self.detach(session, agent_id)
-        start = head if after_seq is None else after_seq
-        subscription = Subscription(session, agent_id, deltas, sent=start)
         pieces = self._pieces_seen_by(agent_id)
-        subscription.lengths = {key: len(piece.text) for key, piece in pieces.items()}
-        self._by_agent.setdefault(agent_id, set()).add(subscription)
-        if start == head == self._heads.get(agent_id, head):
-            subscription.task = self._spawn(self._go_live(subscription), f"attach {agent_id}")
-        else:
-            subscription.task = self._spawn(self._replay(subscription, head), f"replay {agent_id}")
-        mode = "live" if after_seq is None else "replay"
+        if newest:
+            self.detach(session, agent_id)
+            start = head if after_seq is None else after_seq
+            subscription = Subscription(session, agent_id, deltas, sent=start)
+            subscription.lengths = {key: len(piece.text) for key, piece in pieces.items()}
+            self._by_agent.setdefault(agent_id, set()).add(subscription)
+            subscription.task = self._spawn(self._replay(subscription, head), f"attach {agent_id}")
         return {
             "seq": head,
             "oldestSeq": 1 if head else 0,
-            "mode": mode,
+            "mode": "live" if after_seq is None else "replay",
             **snapshot,
             "streaming": [piece.wire() for piece in pieces.values()],
         }
 
     def detach(self, session: Subscriber, agent_id: str) -> None:
         """Ends a client's subscription to an agent."""
+        self._wishes.pop((session, agent_id), None)
         for subscription in [s for s in self._by_agent.get(agent_id, ()) if s.session is session]:
             self._drop(subscription)
 
@@ -339,6 +347,7 @@ class Feed:
     def gone(self, session: Subscriber) -> None:
         """The client's connection has ended."""
         self.unwatch(session)
+        self._wishes = {key: wish for key, wish in self._wishes.items() if key[0] is not session}
         for subscriptions in list(self._by_agent.values()):
             for subscription in [s for s in subscriptions if s.session is session]:
                 self._drop(subscription)
@@ -383,9 +392,6 @@ class Feed:
                 for key, piece in self._pieces.get(child, {}).items():
                     seen[key] = Piece(path, piece.message_id, piece.part, piece.kind, piece.text)
         return seen
-
-    async def _go_live(self, subscription: Subscription) -> None:
-        await self._replay(subscription, subscription.sent)
 
     async def _replay(self, subscription: Subscription, head: int) -> None:
         """Reads on from the store until nothing is missing, then goes live within one turn of the loop."""

@@ -372,12 +372,13 @@ async def wait(session: Session, params: WaitParams) -> Any:
 async def attach(session: Session, params: AttachParams) -> Any:
     """From now on this connection gets the agent's `agent/event`s: the replay up to `seq`, then live ones.
 
-    Nothing comes twice and nothing is missing. An `afterSeq` beyond the newest event is `seqAhead`.
+    Nothing comes twice and nothing is missing. An `afterSeq` beyond the newest event is `seqAhead`. Of a connection's
+    `agent/attach` and `agent/detach` the one that was sent last holds.
     """
     return await session.hub.attach(session, params.agent_id, after_seq=params.after_seq, deltas=params.deltas)
 
 
-@method("agent/detach", params=AgentParams, result=None)
+@method("agent/detach", params=AgentParams, result=None, heavy=True)  # stays in line with `agent/attach`
 async def detach(session: Session, params: AgentParams) -> Any:
     """Ends `agent/attach`."""
     return await session.hub.detach(session, params.agent_id)
