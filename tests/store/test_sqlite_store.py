@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_rows import a_run, event, message
+from store_rows import a_run, agent, event, message
 
-from sojourn.core.errors import StorageError
+from sojourn.core.errors import DamagedRecord, StorageError
 from sojourn.store import _writer, migrations
-from sojourn.store.base import Conflict, Tx
+from sojourn.store.base import Conflict, Damaged, Tx
 from sojourn.store.records import (
     AgentRecord,
     ApprovalRecord,
@@ -350,6 +350,49 @@ async def test_one_damaged_row_hides_no_other(store: SqliteStore, caplog: pytest
         assert second.role == "u\ufffd"
         assert third == message(3)
     assert "lost" in caplog.text
+    await again.aclose()
+
+
+async def test_a_value_that_its_column_cannot_hold_is_damage_that_hides_no_other_row(store: SqliteStore) -> None:
+    await store.write(lambda tx: [tx.insert(message(n)) for n in (1, 2, 3)])
+    await store.aclose()
+    path = file_of(store)
+    for old, new in (("STRICT", ""), ("", "")):
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            if old:
+                db.execute("PRAGMA writable_schema = ON")
+                db.execute("UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'messages'", (old, new))
+            else:
+                db.execute("UPDATE messages SET body = x'00', role = 7 WHERE position = 2")
+    again = await SqliteStore.open(path.parent)
+    for ask in (again.read, again.write):
+        damaged: Damaged = {}
+        first, second, third = await ask(lambda tx, told=damaged: tx.find(MessageRecord, damaged=told))  # type: ignore[misc]
+        assert (first, third) == (message(1), message(3))
+        assert (second.position, second.role, second.body) == (2, "7", "")
+        assert damaged.keys() == {("c1", 2)}
+        for question in (lambda tx: tx.find(MessageRecord), lambda tx: tx.get(MessageRecord, "c1", 2)):
+            with pytest.raises(DamagedRecord, match=r"'c1', '2' .*'messages' .*'body' .*bytes in the place of str"):
+                await ask(question)
+    await again.aclose()
+
+
+async def test_a_page_that_cannot_be_read_is_told_with_its_table(store: SqliteStore) -> None:
+    await store.write(lambda tx: [tx.insert(message(n, '"' + "x" * 3_000 + '"')) for n in range(1, 40)])
+    await store.write(lambda tx: tx.insert(agent()))
+    await store.aclose()
+    path = file_of(store)
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    for start in range(size, len(data), size):
+        if b"xxxxxxxx" in data[start : start + size]:
+            data[start : start + 200] = b"\xff" * 200
+    path.write_bytes(data)
+    again = await SqliteStore.open(path.parent)
+    for ask in (again.read, again.write):
+        with pytest.raises(DamagedRecord, match="The database is damaged where this part of the table 'messages' is"):
+            await ask(lambda tx: tx.find(MessageRecord))
+        assert await ask(lambda tx: tx.get(AgentRecord, "a1")) == agent()
     await again.aclose()
 
 

@@ -14,14 +14,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from sojourn.core.agent import Caller
-from sojourn.core.approvals import Approval
 from sojourn.core.errors import ClientRefused, SojournError
 from sojourn.core.messages import InputPart, parts
 from sojourn.core.values import Value, clean
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, ApprovalRecord
 
-from . import clock, decisions
+from . import clock, decisions, stored
 from .children import descendants
 from .feed import Subscriber
 from .runtime import Runtime
@@ -53,7 +52,7 @@ class Questions:
 
     async def recover(self) -> None:
         """Takes up the time limits of the approvals that are open at start."""
-        for row in await self._rt.store.read(lambda tx: tx.find(ApprovalRecord, decided=False)):
+        for row in await self._rt.store.read(lambda tx: tx.find(ApprovalRecord, decided=False, damaged={})):
             self._limit(row.approval_id, row.expires_at)
 
     def opened(self, agent_id: str, approval_id: str) -> None:
@@ -108,7 +107,7 @@ class Questions:
             tasks[id(session)] = self._spawn(self._question(session, row), f"question {row.approval_id}")
 
     async def _question(self, session: Subscriber, row: ApprovalRecord) -> None:
-        approval = Approval.model_validate_json(row.body)
+        approval = stored.approval(row)
         try:
             said = await session.request("approval/request", {"approval": approval.wire()})
             answer = Answer.model_validate(clean(said), by_name=False)

@@ -38,9 +38,10 @@ from sojourn.models.prices import priced
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, RequestRecord, RunRecord
 
+from . import stored
 from .ending import add_usage, pending_of
 from .ledger import Ledger, message_json
-from .passes import Compact, Pass, parse_config
+from .passes import Compact, Pass
 from .runtime import Runtime, Stopping, weigh, weight_of
 
 BYTES_PER_TOKEN = 4
@@ -375,7 +376,7 @@ async def compact(rt: Runtime, caller: Caller, agent_id: str) -> Any:
         return await rt.answer_once(caller, "compact", lambda _ledger: None)
     agent = await rt.agent(agent_id)
     await rt.store.read(lambda tx: _refuse_busy(agent, tx.get(RunRecord, agent.active_run_id or "")))
-    model = rt.model_of(rt.model_name(rt.config_of(parse_config(agent.config))))
+    model = rt.model_of(rt.model_name(rt.config_of(stored.config(agent))))
     conversation = await rt.conversations.load(rt.store, agent)
     before, seen = conversation.weight.tokens(model.gauge), (agent.conversation, agent.message_count)
     plan = make_plan(conversation.messages, model.spec.context_window or UNKNOWN_WINDOW, kept=0, most=0)

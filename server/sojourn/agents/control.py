@@ -14,11 +14,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from sojourn.core.agent import Accepted, AgentConfig, Caller, Cause, RunOutcome
+from sojourn.core.agent import Accepted, Caller, Cause, RunOutcome
 from sojourn.core.errors import (
     AgentBusy,
     AgentNotFound,
-    FormatUnsupported,
+    DamagedRecord,
     NothingToResume,
     RunNotFound,
     SojournError,
@@ -29,10 +29,10 @@ from sojourn.core.run import AgentRun
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, InboxRecord, RunRecord
 
-from . import children, clock, compaction, ending, handstep, loop, opening, recovery, rounds, stepping
+from . import children, clock, compaction, ending, handstep, loop, opening, recovery, rounds, stepping, stored
 from .inbox import put
 from .ledger import Ledger, message_json
-from .passes import Moved, Over, Pass, Todo, Wait, new_pass, parse_config, read_run, restore
+from .passes import Moved, Over, Pass, Todo, Wait, new_pass, read_run, restore
 from .runtime import Conversation, Repeated, Runtime
 
 log = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ class Control:
                     return await handstep.step(self._rt, caller, _need(p), revision=revision, feed=feed)
                 except Moved:
                     self._rt.conversations.forget(conversation.id)
-                except FormatUnsupported:
+                except DamagedRecord:
                     # Its driver, which does not hold the lock, may have gone on between the reading of the two halves.
                     self._rt.conversations.forget(conversation.id)
                     if agent_id not in self._rt.live and not await self._has_moved(agent):
@@ -347,13 +347,17 @@ class Control:
             unread = tx.find(InboxRecord, agent_id=agent_id, state="unread")
             if any(item.is_prompt for item in unread):
                 return "prompt"
-            config = self._rt.config_of(AgentConfig.model_validate_json(agent.config))
+            config = self._rt.config_of(stored.config(agent))
             return "inbox" if config.on_inbox_idle == "resume" else None
 
-        cause = await self._rt.store.read(wanted)
-        if cause is not None:
-            with contextlib.suppress(NothingToResume, AgentBusy, AgentNotFound):
+        try:
+            cause = await self._rt.store.read(wanted)
+            if cause is not None:
                 await asyncio.shield(self.resume(Caller(), agent_id, cause=cause))
+        except (NothingToResume, AgentBusy, AgentNotFound):
+            return
+        except DamagedRecord as error:
+            log.error("What reached the inbox of %s waits. %s", agent_id, error)
 
     # -- how it is done -----------------------------------------------------------------------------------------
 
@@ -437,7 +441,7 @@ class Control:
         return accepted
 
     def _fresh(self, agent: AgentRecord, conversation: Conversation) -> Pass:
-        config = self._rt.config_of(parse_config(agent.config))
+        config = self._rt.config_of(stored.config(agent))
         turns_left = self._rt.max_turns(config)
         run = AgentRun.new(None).with_history(conversation.messages).max_turns(turns_left)
         run.knowing_call_ids(conversation.call_ids)
@@ -500,6 +504,11 @@ class Control:
             await self._revive(p.agent_id)
 
     async def _give_up(self, p: Pass, error: Exception) -> None:
+        if isinstance(error, DamagedRecord):
+            self._rt.drop(p.agent_id)
+            await recovery.leave_damaged(self._rt, p.run_id, error)
+            p.todo = Over("interrupted")
+            return
         log.critical("The run %s of %s fails by a fault of the daemon's own.", p.run_id, p.agent_id, exc_info=error)
         self._rt.drop(p.agent_id)
         with contextlib.suppress(StorageError):  # logged; then it stays as it is on disk, like after a crash
@@ -516,11 +525,22 @@ class Control:
                 await self._driver_gone(agent_id)
                 try:
                     p = await self._change_waiting(agent_id, "advance", lambda ledger, p: _look(ledger, self._rt, p))
+                except DamagedRecord as error:
+                    await self._leave(agent_id, error)
+                    return
                 except SojournError:
                     log.exception("The run of %s could not be carried on.", agent_id)
                     return
                 if p is not None:
                     self.drive(p)
+
+    async def _leave(self, agent_id: str, error: DamagedRecord) -> bool:
+        """Ends the open pass of an agent that a damaged record keeps from going on; whether there was one."""
+        with contextlib.suppress(DamagedRecord):
+            run_id = (await self._rt.agent(agent_id)).active_run_id
+            if run_id is not None:
+                return await recovery.leave_damaged(self._rt, run_id, error)
+        return False
 
     async def _change_waiting(
         self, agent_id: str, name: str, change: Callable[[Ledger, Pass], Todo], *, by: Sequence[str] = ("agent",)
@@ -561,7 +581,12 @@ class Control:
                 await asyncio.wait({live.task}, timeout=STOP_S)
                 if isinstance(live.todo, Over):
                     return True
-            return await self._change_waiting(agent_id, "end", _stop_resting, by=("agent", "step")) is not None
+            try:
+                return await self._change_waiting(agent_id, "end", _stop_resting, by=("agent", "step")) is not None
+            except DamagedRecord as error:
+                if await self._leave(agent_id, error):
+                    return True
+                raise
 
 
 def _is_busy(agent: AgentRecord) -> bool:

@@ -6,29 +6,32 @@ arguments in its row. A decision is durable before it is acknowledged; then it w
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from sojourn.core.agent import AgentConfig, Caller
+from sojourn.core.agent import Caller
 from sojourn.core.approvals import Approval, Decision, args_sha256, misfit
-from sojourn.core.errors import AlreadyDecided, ApprovalNotFound, InvalidParams, StorageError
+from sojourn.core.errors import AlreadyDecided, ApprovalNotFound, DamagedRecord, InvalidParams, StorageError
 from sojourn.core.messages import InputPart
 from sojourn.core.run import RunEntry
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, EntryRecord, RunRecord
 
-from . import children, clock, policy, rounds
+from . import children, clock, policy, rounds, stored
 from .ledger import Ledger, StopAsked, Wake
 from .passes import insert_entry
 from .runtime import Runtime
+
+log = logging.getLogger(__name__)
 
 
 async def listed(rt: Runtime, agent_id: str | None) -> dict[str, Any]:
     """Open approvals: of an agent and its descendants, or of all, oldest first."""
     if agent_id is None:
-        rows = await rt.store.read(lambda tx: tx.find(ApprovalRecord, decided=False, order="since"))
+        rows = await rt.store.read(lambda tx: tx.find(ApprovalRecord, decided=False, order="since", damaged={}))
     else:
         await rt.agent(agent_id)
 
@@ -40,7 +43,20 @@ async def listed(rt: Runtime, agent_id: str | None) -> dict[str, Any]:
             return sorted(rows, key=lambda row: row.since)
 
         rows = await rt.store.read(query)
-    return {"approvals": [orjson.loads(row.body) for row in rows]}
+    return {"approvals": _shown(rows, all_agents=agent_id is None)}
+
+
+def _shown(rows: list[ApprovalRecord], *, all_agents: bool) -> list[dict[str, Any]]:
+    """Of all agents, a damaged one hides no other; who asks about an agent is told."""
+    shown = []
+    for row in rows:
+        try:
+            shown.append(stored.approval(row).wire())
+        except DamagedRecord as error:
+            if not all_agents:
+                raise
+            log.error("An open approval is not listed. %s", error)
+    return shown
 
 
 async def decide(
@@ -65,7 +81,7 @@ async def decide(
         row = ledger.tx.get(ApprovalRecord, approval_id)
         if row is None:
             raise ApprovalNotFound(f"There is no approval {approval_id!r}.", approvalId=approval_id)
-        approval = Approval.model_validate_json(row.body)
+        approval = stored.approval(row)
         if row.decided:
             raise _late(approval)
         _check(rt, ledger, row, decision, arguments)
@@ -108,7 +124,7 @@ def _check(rt: Runtime, ledger: Ledger, row: ApprovalRecord, decision: str, argu
         raise InvalidParams("The decision 'edit' needs 'arguments', which the call then runs with.", field="arguments")
     call = ledger.call(row.agent_id, row.call_id)
     assert call is not None
-    config = rt.config_of(AgentConfig.model_validate_json(ledger.agent(row.agent_id).config))
+    config = rt.config_of(stored.config(ledger.agent(row.agent_id)))
     if policy.forbids(rt, ledger.agent(row.agent_id), call, arguments):
         raise InvalidParams(f"A rule denies {call.tool_name!r} with these arguments.", field="arguments")
     tool = rt.toolset.tools_for(row.agent_id, config, also=(call.tool_name,)).get(call.tool_name)
@@ -239,7 +255,12 @@ def _show_state(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
 async def _expire_late(rt: Runtime, approval_id: str) -> None:
     """A decision that comes after the time limit is too late, however busy the daemon was."""
     row = await rt.store.read(lambda tx: tx.get(ApprovalRecord, approval_id))
-    if row is not None and not row.decided and row.expires_at and clock.seconds_until(row.expires_at) <= 0:
+    if (
+        row is not None
+        and not row.decided
+        and row.expires_at
+        and stored.read(row, "expires_at", clock.seconds_until) <= 0
+    ):
         await expire(rt, approval_id)
 
 

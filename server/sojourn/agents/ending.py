@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
 
 from sojourn.core import events as ev
-from sojourn.core.agent import AgentConfig, EndReason, ErrorInfo, Origin, PendingCall, RunOutcome
+from sojourn.core.agent import EndReason, ErrorInfo, Origin, PendingCall, RunOutcome
 from sojourn.core.approvals import Approval
-from sojourn.core.errors import Cancelled, SojournError
-from sojourn.core.messages import MESSAGE, MOST_TOKENS, AssistantMessage, Usage, text_of
+from sojourn.core.errors import Cancelled, DamagedRecord, SojournError
+from sojourn.core.messages import MOST_TOKENS, AssistantMessage, Usage, text_of
 from sojourn.core.values import Json
-from sojourn.store.base import ReadTx
+from sojourn.store.base import Damaged, ReadTx
 from sojourn.store.records import (
     AgentRecord,
     ApprovalRecord,
@@ -27,9 +28,12 @@ from sojourn.store.records import (
     RunRecord,
 )
 
+from . import stored
 from .ledger import Ledger, PassEnded, Wake, bodies
 from .passes import Over, Pass
 
+_OUTCOME = ("reason", "from", "to", "conversation", "firstSeq", "lastSeq", "error")
+_NO_USAGE = Usage().json_bytes().decode()
 _COUNTED = tuple((field.alias or name, name) for name, field in Usage.model_fields.items())
 
 
@@ -118,16 +122,18 @@ def interrupted_end(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> by
 
 
 def stored_messages(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> list[bytes]:
-    """The pass's own messages, as stored."""
+    """The pass's own messages, as stored. Raises `DamagedRecord`: they go out as they are."""
     rows = ledger.tx.find(
         MessageRecord, conversation=agent.conversation, order="position", after=record.pass_first_message
     )
+    for row in rows:
+        stored.message(row)
     return [row.body.encode() for row in rows]
 
 
 def stored_usage(record: RunRecord) -> Usage:
     """What a run has used so far."""
-    return Usage.model_validate_json(record.usage) if record.usage != "{}" else Usage()
+    return stored.usage(record)
 
 
 def close_record(
@@ -176,14 +182,14 @@ def is_left_by_daemon(record: RunRecord) -> bool:
     """Whether the run's last pass was interrupted by an end of the daemon, and nobody has let it be."""
     if record.pass_open or record.outcome is None:
         return False
-    return "byDaemon" in orjson.loads(record.outcome)
+    return "byDaemon" in stored.fields(record, "outcome")
 
 
 def let_be(record: RunRecord) -> bool:
     """The daemon does not resume this run by itself any more: somebody wants it stopped. Whether that is news."""
     if record.outcome is None or not is_left_by_daemon(record):
         return False
-    saved = orjson.loads(record.outcome)
+    saved = stored.fields(record, "outcome")
     del saved["byDaemon"]
     record.outcome = orjson.dumps(saved).decode()
     return True
@@ -192,7 +198,7 @@ def let_be(record: RunRecord) -> bool:
 def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
     """Adds one model call's usage to the agent's total."""
     if usage is not None:
-        total = orjson.loads(agent.usage)
+        total = stored.usage_json(agent)
         for name, field in _COUNTED:
             number = getattr(usage, field)
             if number is not None:
@@ -207,7 +213,7 @@ def _continues(ledger: Ledger, agent: AgentRecord, reason: EndReason) -> bool:
     unread = ledger.tx.find(InboxRecord, agent_id=agent.agent_id, state="unread")
     if any(item.is_prompt for item in unread):
         return True
-    config = AgentConfig.model_validate_json(agent.config)
+    config = stored.config(agent)
     return config.on_inbox_idle == "resume" and reason not in ("stopped", "failed", "maxTurns")
 
 
@@ -237,7 +243,7 @@ def last_answer(tx: ReadTx, agent: AgentRecord) -> list[Json]:
     rows = tx.find(MessageRecord, conversation=agent.conversation, order="position", desc=True, limit=1)
     if not rows:
         return []
-    message = MESSAGE.validate_json(rows[0].body)
+    message = stored.message(rows[0])
     kept = ("text", "image", "resource")
     return [part.wire() for part in message.content if part.type in kept] if message.role == "assistant" else []
 
@@ -249,15 +255,18 @@ def pending_of(tx: ReadTx, agent: AgentRecord) -> tuple[PendingCall, ...]:
     rows = tx.find(CallRecord, owner=agent.agent_id, state="pending")
     rows.sort(key=lambda row: (row.since, row.position))
     return tuple(
-        PendingCall.model_validate(
+        stored.value(
+            row,
+            "placeholder",
+            PendingCall,
             {
                 "call_id": row.call_id,
                 "tool_name": row.tool_name,
-                "args": orjson.loads(row.args),
+                "args": stored.args(row),
                 "since": row.since,
-                "placeholder": orjson.loads(row.placeholder or "[]"),
+                "placeholder": stored.plain(row, "placeholder") if row.placeholder else (),
                 "answered": row.answered_at is not None,
-            }
+            },
         )
         for row in rows
     )
@@ -268,13 +277,13 @@ def open_of(tx: ReadTx, agent: AgentRecord) -> tuple[Approval, ...]:
     if not agent.approvals:
         return ()
     rows = tx.find(ApprovalRecord, agent_id=agent.agent_id, decided=False, order="since")
-    return tuple(Approval.model_validate_json(row.body) for row in rows)
+    return tuple(stored.approval(row) for row in rows)
 
 
 def outcome_of(tx: ReadTx, record: RunRecord, agent: AgentRecord) -> RunOutcome:
     """What the run's last pass came to. The run must have ended a pass."""
     assert record.outcome is not None
-    saved = orjson.loads(record.outcome)
+    saved = stored.fields(record, "outcome", *_OUTCOME)
     rows = (
         tx.find(
             MessageRecord,
@@ -286,7 +295,7 @@ def outcome_of(tx: ReadTx, record: RunRecord, agent: AgentRecord) -> RunOutcome:
         if saved["to"] > saved["from"]
         else []
     )
-    messages = [MESSAGE.validate_json(row.body) for row in rows]
+    messages = [stored.message(row) for row in rows]
     last = messages[-1] if messages and isinstance(messages[-1], AssistantMessage) else None
     calls = tx.find(ModelCallRecord, run_id=record.run_id, order="position")
     return RunOutcome(
@@ -296,10 +305,10 @@ def outcome_of(tx: ReadTx, record: RunRecord, agent: AgentRecord) -> RunOutcome:
         output=text_of(last.content) if last else "",
         content=tuple(last.content) if last else (),
         messages=tuple(messages),
-        model_calls=tuple(orjson.loads(call.body) for call in calls),
+        model_calls=tuple(stored.model_call(call) for call in calls),
         pending_calls=pending_of(tx, agent),
         approvals=open_of(tx, agent),
-        usage=Usage.model_validate_json(record.usage),
+        usage=stored.usage(record),
         error=ErrorInfo.model_validate(saved["error"]) if saved["error"] else None,
         best_effort=saved.get("bestEffort"),
         first_seq=saved["firstSeq"],
@@ -307,20 +316,32 @@ def outcome_of(tx: ReadTx, record: RunRecord, agent: AgentRecord) -> RunOutcome:
     )
 
 
+def shown_agent(record: AgentRecord, damaged: Damaged | None = None) -> dict[str, Any]:
+    """`agent_view` for those who are shown many agents: a damaged one says so in `damage`, with what else is known."""
+    found = (damaged or {}).get((record.agent_id,))
+    if found is None:
+        try:
+            return agent_view(record)
+        except DamagedRecord as error:
+            found = error
+    whole = replace(record, config="{}", labels="{}", usage=_NO_USAGE)
+    return {**agent_view(whole), "damage": found.message}
+
+
 def agent_view(record: AgentRecord) -> dict[str, Any]:
     """An agent's row in the wire form of `core.agent.Agent`."""
     view: dict[str, Any] = {
         "agentId": record.agent_id,
-        "labels": orjson.loads(record.labels),
+        "labels": stored.labels(record),
         "state": record.state,
         "needsReply": record.needs_reply,
-        "config": orjson.loads(record.config),
+        "config": stored.config_json(record),
         "seq": record.last_seq,
         "messageCount": record.message_count,
         "pendingCalls": record.pending_calls,
         "approvals": record.approvals,
         "inbox": record.inbox,
-        "usage": orjson.loads(record.usage),
+        "usage": stored.usage_json(record),
         "createdAt": record.created_at,
         "updatedAt": record.updated_at,
     }

@@ -13,23 +13,26 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 import orjson
 
+from sojourn.core import events as ev
 from sojourn.core.agent import Caller
-from sojourn.core.errors import AgentNotFound, SeqAhead
-from sojourn.store.base import ReadTx, Store
+from sojourn.core.errors import AgentNotFound, DamagedRecord, SeqAhead, SojournError
+from sojourn.store.base import Damaged, ReadTx, Store
 from sojourn.store.records import AgentRecord, EventRecord
 
-from . import clock
-from .ending import agent_view, open_of, pending_of
+from . import clock, stored
+from .ending import agent_view, open_of, pending_of, shown_agent
 from .ledger import Published, nested_json, params_json
 
 log = logging.getLogger(__name__)
 
 PAGE = 200
+_DEEPEST = 256
+"""How often an event may be nested before its row is taken for damaged."""
 _GONE = (ConnectionError, anyio.ClosedResourceError)
 _EVENT = b'{"jsonrpc":"2.0","method":"agent/event","params":'
 _MESSAGE_OVER = (b'{"type":"messageEnd"', b'{"type":"messageReset"')
@@ -285,10 +288,11 @@ class Feed:
         for agent_id in changed:
             try:
                 agent = await self._store.read(lambda tx, a=agent_id: tx.get(AgentRecord, a))  # type: ignore[misc]
-            except Exception:  # noqa: BLE001 (a notice; whoever needs the agent asks again)
-                return
+            except SojournError as error:  # it was a notice; whoever needs the agent asks again
+                log.debug("Nobody is told that %s changed: %s", agent_id, error)
+                continue
             gone = agent is None or agent.deleted
-            params = {"agentId": agent_id, "deleted": True} if gone else {"agent": agent_view(agent)}
+            params = {"agentId": agent_id, "deleted": True} if gone else {"agent": shown_agent(agent)}
             body = orjson.dumps({"jsonrpc": "2.0", "method": "agent/changed", "params": params})
             for watcher in list(self._watchers):
                 watcher.notify(body)
@@ -403,12 +407,12 @@ class Feed:
                     self._switch(subscription)
                     return
                 after = subscription.sent
-                page = await self._store.read(lambda tx, a=after: read_events(tx, agent_id, a, PAGE))  # type: ignore[misc]
+                page = await self._store.read(lambda tx, a=after: read_events(tx, agent_id, a, PAGE, told={}))  # type: ignore[misc]
                 if not page:
                     head = subscription.sent
                     continue
-                for seq, params in page:
-                    if not await self._push(subscription, params, seq, replayed=seq <= head):
+                for one in page:
+                    if not await self._push(subscription, one.params, one.seq, replayed=one.seq <= head):
                         return
 
     async def _push(self, subscription: Subscription, params: bytes, seq: int, *, replayed: bool) -> bool:
@@ -477,10 +481,36 @@ def _snapshot(tx: ReadTx, agent_id: str) -> dict[str, Any]:
     }
 
 
-def read_events(tx: ReadTx, agent_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-    """Stored events behind `after`, each with its seq and the params of its `agent/event`."""
-    rows = tx.find(EventRecord, agent_id=agent_id, order="seq", after=after, limit=limit)
-    return [(row.seq, params_json(row, event_body(tx, row))) for row in rows]
+class StoredEvent(NamedTuple):
+    """An event as it is stored: the params of its `agent/event`, as JSON and as a value."""
+
+    seq: int
+    params: bytes
+    value: dict[str, Any]
+
+
+def read_events(tx: ReadTx, agent_id: str, after: int, limit: int, *, told: Damaged | None = None) -> list[StoredEvent]:
+    """Stored events behind `after`.
+
+    One that is damaged raises `DamagedRecord`; when `told` is given, a `warning` that names it stands in its place.
+    """
+    rows = tx.find(EventRecord, agent_id=agent_id, order="seq", after=after, limit=limit, damaged=told)
+    return [_stored_event(tx, row, told) for row in rows]
+
+
+def _stored_event(tx: ReadTx, row: EventRecord, told: Damaged | None) -> StoredEvent:
+    try:
+        if told and (error := told.get((row.agent_id, row.seq))) is not None:
+            raise error
+        params = params_json(row, event_body(tx, row))
+        return StoredEvent(row.seq, params, stored.read_event(row, params))
+    except DamagedRecord as error:
+        if told is None:
+            raise
+        warning = ev.Warning(code="recordDamaged", message=error.message, data=error.data)
+        whole = EventRecord(row.agent_id, row.seq, clock.now(), "")
+        params = params_json(whole, warning.json_bytes())
+        return StoredEvent(row.seq, params, orjson.loads(params))
 
 
 def event_body(tx: ReadTx, row: EventRecord) -> bytes:
@@ -489,8 +519,15 @@ def event_body(tx: ReadTx, row: EventRecord) -> bytes:
     inner: EventRecord | None = row
     while inner is not None and inner.ref_agent_id is not None:
         calls.append(inner.ref_call_id or "")
+        if len(calls) > _DEEPEST:
+            raise stored.damaged(row, "ref_seq", "it leads in a circle")
         inner = tx.get(EventRecord, inner.ref_agent_id, inner.ref_seq)
-    body = inner.body.encode() if inner is not None else b'{"type":"warning","code":"eventLost","message":"Gone."}'
+    if inner is None:
+        body = b'{"type":"warning","code":"eventLost","message":"Gone."}'
+    else:
+        body = inner.body.encode()
+        if inner is not row:
+            stored.read(inner, "body", orjson.loads)  # else the outer row, which is whole, would be blamed
     for call_id in reversed(calls):
         body = nested_json(call_id, body)
     return body

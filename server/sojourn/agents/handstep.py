@@ -19,7 +19,7 @@ from sojourn.core.messages import ToolResultMessage
 from sojourn.core.run import Continue, Failed, InvalidToolCallAction, step_to_wire
 from sojourn.store.records import AgentRecord, CallRecord, RunRecord
 
-from . import ending, mailbox, rounds, stepping, turns
+from . import ending, mailbox, rounds, stepping, stored, turns
 from .ledger import Ledger
 from .passes import Over, Pass, result_message
 from .runtime import Runtime
@@ -84,7 +84,7 @@ def _settle_known(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord
         if row.state == "dispatched":
             rounds.interrupt(ledger, agent, record, row)
         if row.state in ANSWERED and row.state != "preresolved" and row.result:
-            known.append(result_message(row, orjson.loads(row.result)))
+            known.append(result_message(row, stored.result(row)))
     _give_results(ledger, p, agent, record, known)
 
 

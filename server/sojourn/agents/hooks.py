@@ -25,9 +25,9 @@ from sojourn.store.records import AgentRecord, CallRecord, EntryRecord, RunRecor
 from sojourn.tools import hooks as api
 from sojourn.tools.base import ToolOutput
 
-from . import ending, previews, rounds
+from . import ending, previews, rounds, stored
 from .ledger import Ledger
-from .passes import AskHooks, Over, Pass, Todo, insert_entry, parse_config, read_entries
+from .passes import AskHooks, Over, Pass, Todo, insert_entry, read_entries
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -284,7 +284,7 @@ async def _look_ahead(rt: Runtime, p: Pass, rows: list[CallRecord], verdicts: di
     """What the calls would change, with the arguments that they have now."""
     calls = []
     for row in rows:
-        verdict = verdicts.get(row.call_id, api.Replace(orjson.loads(row.args)))
+        verdict = verdicts.get(row.call_id, api.Replace(stored.args(row)))
         if isinstance(verdict, api.Replace):
             calls.append(ToolCallPart(id=row.call_id, name=row.tool_name, arguments=verdict.arguments))
     await previews.look_ahead(rt, p, [call for call in calls if previews.has(p, call)])
@@ -297,7 +297,7 @@ def _proposed(tx: ReadTx, p: Pass) -> list[CallRecord]:
 
 
 async def _judge_call(rt: Runtime, p: Pass, asking: _Asking, row: CallRecord) -> Verdict | None:
-    arguments: dict[str, Any] = orjson.loads(row.args)
+    arguments: dict[str, Any] = stored.args(row)
     replaced = False
     for hook in rt.hooks.before_tool:
         try:
@@ -377,7 +377,7 @@ async def after_tool(rt: Runtime, p: Pass, row: CallRecord, output: ToolOutput) 
         return output
     asking = await _asking(rt, p, "after_tool")
     for hook in rt.hooks.after_tool:
-        call = api.ToolCall(row.call_id, row.tool_name, orjson.loads(row.args))
+        call = api.ToolCall(row.call_id, row.tool_name, stored.args(row))
         try:
             answer = await asking.ask(hook, call, output)
         except api.HookFault as fault:
@@ -418,7 +418,7 @@ async def run_ended(rt: Runtime, agent_id: str, run_id: str) -> None:
         return
     agent, record, entries = found
     outcome = await rt.store.read(lambda tx: ending.outcome_of(tx, record, agent))
-    config = parse_config(agent.config)
+    config = stored.config(agent)
     ctx = api.HookContext(
         agent_id, run_id, record.turn, "on_run_end", preset=config.preset, cwd=config.cwd, noted=entries
     )

@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-import orjson
-
 from sojourn.core.agent import Accepted, AgentConfig, Caller, RunOutcome
 from sojourn.core.errors import Draining, InvalidParams, SojournError
 from sojourn.core.messages import InputPart, Message, ToolChoice
@@ -27,7 +25,7 @@ from sojourn.tools.mcp import McpServers
 from sojourn.tools.processes import Surroundings
 from sojourn.tools.table import Toolbox
 
-from . import asking, clock, compaction, decisions, handstep, inbox, opening, policy, recovery, roster, stepping
+from . import asking, clock, compaction, decisions, handstep, inbox, opening, policy, recovery, roster, stepping, stored
 from ._faults import strike
 from .control import Control
 from .ending import agent_view
@@ -108,7 +106,7 @@ class Hub:
         """Recovers before any client is served."""
         self._store.on_commit(self._committed)
         self._store.on_degraded(self._degraded)
-        self._toolset.load(await self._store.read(lambda tx: tx.find(ClientToolRecord)))
+        self._toolset.load(await self._store.read(lambda tx: tx.find(ClientToolRecord, damaged={})))
         await self._recover()
         await self._tidy()
         self._toolset.servers.resume(lambda agent_id, tool: Handle(self.rt, agent_id, f"tool.{tool}"))
@@ -137,7 +135,9 @@ class Hub:
         await ending
 
     async def _after_all_runs(self) -> None:
-        newest = await self.rt.store.read(lambda tx: tx.find(RunRecord, order=("run_id",), desc=True, limit=1))
+        newest = await self.rt.store.read(
+            lambda tx: tx.find(RunRecord, order=("run_id",), desc=True, limit=1, damaged={})
+        )
         for row in newest:
             clock.after_run(row.run_id)
 
@@ -168,7 +168,7 @@ class Hub:
         before = clock.later(-REQUESTS_KEPT_S)
 
         def old(tx: ReadTx) -> list[RequestRecord]:
-            return [row for row in tx.find(RequestRecord, order="at", limit=5_000) if row.at < before]
+            return [row for row in tx.find(RequestRecord, order="at", limit=5_000, damaged={}) if row.at < before]
 
         stale = await self._store.read(old)
         if stale:
@@ -591,7 +591,7 @@ class Hub:
         config = None
         if agent_id is not None:
             agent = await self.rt.agent(agent_id)
-            config = self.rt.config_of(AgentConfig.model_validate_json(agent.config))
+            config = self.rt.config_of(stored.config(agent))
         return {"tools": await self._toolset.listed(agent_id, config)}
 
     async def models(self) -> dict[str, Any]:
@@ -618,7 +618,7 @@ class Hub:
         """`agent/events`."""
         await self.rt.agent(agent_id)
         page = await self._store.read(lambda tx: read_events(tx, agent_id, after_seq, limit))
-        return {"events": [orjson.loads(params) for _, params in page], "nextSeq": page[-1][0] if page else after_seq}
+        return {"events": [one.value for one in page], "nextSeq": page[-1].seq if page else after_seq}
 
     async def watch(self, session: Subscriber) -> None:
         """`agent/watch`."""
@@ -662,5 +662,9 @@ def _counts(tx: ReadTx) -> tuple[int, int]:
     return tx.count(AgentRecord, deleted=False), tx.count(RunRecord, pass_open=True)
 
 
+def _newest_run(tx: ReadTx) -> list[RunRecord]:
+    return tx.find(RunRecord, order=("run_id",), desc=True, limit=1, damaged={})
+
+
 def _half_deleted(tx: ReadTx) -> list[str]:
-    return [row.agent_id for row in tx.find(AgentRecord, state="deleted")]
+    return [row.agent_id for row in tx.find(AgentRecord, state="deleted", damaged={})]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from sojourn.core import events as ev
 from sojourn.core.agent import Caller, InboxItem, Origin
 from sojourn.core.errors import AlreadyDecided, CallNotFound, InvalidParams, LimitReached
@@ -13,6 +11,7 @@ from sojourn.core.messages import InputPart
 from sojourn.core.values import Json
 from sojourn.store.records import AgentRecord, CallRecord, InboxRecord
 
+from . import stored
 from .ledger import InboxArrived, Ledger
 from .runtime import Runtime
 
@@ -165,7 +164,7 @@ async def unread(rt: Runtime, agent_id: str) -> dict[str, Any]:
     """`inbox/list`."""
     await rt.agent(agent_id)
     rows = await rt.store.read(lambda tx: tx.find(InboxRecord, agent_id=agent_id, state="unread", order="position"))
-    return {"items": [orjson.loads(row.body) for row in rows]}
+    return {"items": [stored.item(row).wire() for row in rows]}
 
 
 async def remove(rt: Runtime, caller: Caller, agent_id: str, item_id: str) -> Any:

@@ -8,6 +8,7 @@ between finds the row as it was and does it again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import shutil
@@ -18,8 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from sojourn.core.agent import AgentConfig, Caller, Job, Origin
-from sojourn.core.errors import Aborted, JobNotFound, LimitReached, SojournError, StorageError
+from sojourn.core.agent import Caller, Job, Origin
+from sojourn.core.errors import (
+    Aborted,
+    AgentNotFound,
+    DamagedRecord,
+    JobNotFound,
+    LimitReached,
+    RunNotFound,
+    SojournError,
+    StorageError,
+)
 from sojourn.core.values import clean
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, CallRecord, JobRecord
@@ -28,7 +38,7 @@ from sojourn.tools.base import ToolOutput
 from sojourn.tools.clip import Clip, whole_characters
 from sojourn.tools.processes import GRACE_S, Ended, Order, Surroundings, words
 
-from . import rounds
+from . import rounds, stored
 from .inbox import put, put_answer
 from .ledger import Ledger
 
@@ -149,24 +159,28 @@ class Jobs:
     async def recover(self) -> None:
         """Finds the jobs of former lives again. Before the passes are recovered: see `settle_calls`."""
         await self.settle_calls()
-        rows = await self._rt.store.read(lambda tx: tx.find(JobRecord, state="running"))
-        self.end(row.job_id for row in rows if "stoppedBy" in _body(row))
+        rows = await self._rt.store.read(lambda tx: _jobs(tx, state="running"))
+        self.end(row.job_id for row in rows if "stoppedBy" in _known(row))
         self._look_after(row.job_id for row in rows if row.job_id not in self._starting)
 
     async def settle_calls(self) -> None:
         """A call that had started its job when the daemon went, and not said so yet, becomes pending."""
-        rows = await self._rt.store.read(lambda tx: [row for row in tx.find(JobRecord) if _is_dispatched(tx, row)])
+        rows = await self._rt.store.read(lambda tx: [row for row in _jobs(tx) if _is_dispatched(tx, row)])
         rows = [row for row in rows if row.agent_id not in self._rt.live]
         if rows:
             await self._rt.write("jobs", lambda ledger: self._make_pending(ledger, rows))
 
     def _make_pending(self, ledger: Ledger, rows: Sequence[JobRecord]) -> None:
         for row in rows:
-            agent, call = ledger.tx.get(AgentRecord, row.agent_id), ledger.call(row.agent_id, row.call_id)
-            if agent is None or agent.deleted or call is None or call.state != "dispatched":
+            try:
+                agent, call = ledger.agent(row.agent_id), ledger.call(row.agent_id, row.call_id)
+                run = ledger.run(call.run_id) if call is not None else None
+            except (AgentNotFound, RunNotFound, DamagedRecord) as error:
+                log.info("The call of %s is not told that it started: %s", row.job_id, error)
                 continue
-            text = f"Started job {row.job_id}: {_body(row)['command']}\nIts result will follow."
-            agent, run = ledger.agent(row.agent_id), ledger.run(call.run_id)
+            if call is None or run is None or call.state != "dispatched":
+                continue
+            text = f"Started job {row.job_id}: {_known(row)['command']}\nIts result will follow."
             rounds.record_output(ledger, self._rt, agent, run, call, ToolOutput.pending(text))
 
     # -- the end of a job -------------------------------------------------------------------------------------------
@@ -220,7 +234,7 @@ class Jobs:
             row = ledger.tx.get(JobRecord, job_id)
             if row is None or row.state != "running":
                 return  # a former try was committed, though nobody heard of it
-            body = {**_body(row), "endedAt": _time(ended.ended) or ledger.now, "outputBytes": size}
+            body = {**_known(row), "endedAt": _time(ended.ended) or ledger.now, "outputBytes": size}
             body |= {"outcome": ended.how, "exitCode": ended.code, "signal": ended.signal}
             body["delivered"] = _hand_over(ledger, row, body, _result(body, output, ended), is_error=ended.is_error)
             row.state, row.body = "ended", orjson.dumps(body).decode()
@@ -233,7 +247,7 @@ class Jobs:
         if self._directory is None:
             return
         most = self._rt.limits.max_kept_jobs
-        rows = await self._rt.store.read(lambda tx: tx.find(JobRecord, state="ended", order=("since", "job_id")))
+        rows = await self._rt.store.read(lambda tx: _jobs(tx, state="ended", order=("since", "job_id")))
         old = [row.job_id for row in rows[: max(0, len(rows) - most)]]
         if old:
             await self._rt.write("tidy", lambda ledger: [ledger.tx.delete(JobRecord, one) for one in old] and None)
@@ -245,7 +259,7 @@ class Jobs:
         await self.tidy()
         if self._directory is None or not self._directory.is_dir():
             return
-        known = {row.job_id for row in await self._rt.store.read(lambda tx: tx.find(JobRecord))}
+        known = {row.job_id for row in await self._rt.store.read(_jobs)}
         for path in [path for path in self._directory.iterdir() if path.name not in known]:
             if processes.look(path).ended is not None:
                 await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
@@ -284,9 +298,9 @@ class Jobs:
         found = []
         for row in ledger.tx.find(JobRecord, state="running", agent_id=tuple(agent_ids)):
             agent = ledger.tx.get(AgentRecord, row.agent_id)
-            if agent is not None:
-                config = self._rt.config_of(AgentConfig.model_validate_json(agent.config))
-                found += [row.job_id] if config.jobs_on_stop == "stop" else []
+            with contextlib.suppress(DamagedRecord):  # nobody knows that it is to end
+                if agent is not None and self._rt.config_of(stored.config(agent)).jobs_on_stop == "stop":
+                    found.append(row.job_id)
         return _mark(ledger, found, WITH_AGENT)
 
     def end(self, job_ids: Iterable[str]) -> None:
@@ -313,7 +327,7 @@ class Jobs:
         where: dict[str, Any] = {
             key: value for key, value in (("agent_id", agent_id), ("state", state)) if value is not None
         }
-        rows = await self._rt.store.read(lambda tx: tx.find(JobRecord, order=("since", "job_id"), desc=True, **where))
+        rows = await self._rt.store.read(lambda tx: _jobs(tx, order=("since", "job_id"), desc=True, **where))
         return {"jobs": [self._view(row) for row in rows]}
 
     async def output(self, job_id: str, offset: int, most: int) -> dict[str, Any]:
@@ -339,12 +353,16 @@ class Jobs:
         return row
 
     def _view(self, row: JobRecord) -> dict[str, Any]:
-        body = _body(row)
+        body = _known(row)
         if row.state == "running":
             body["outputBytes"] = processes.size(self._place(row.job_id))
         fields = {key: value for key, value in body.items() if value is not None and key != _AGENT_SINCE}
         ids = {"jobId": row.job_id, "agentId": row.agent_id, "callId": row.call_id}
-        return Job.model_validate({**ids, "state": row.state, "since": row.since, **fields}).wire()
+        ids |= {"state": row.state, "since": row.since}
+        try:
+            return stored.value(row, "body", Job, {**ids, **fields}).wire()
+        except DamagedRecord as error:
+            return stored.value(row, "state", Job, {**ids, **_unknown(error)}).wire()
 
 
 def _mark(ledger: Ledger, job_ids: Iterable[str], by: str) -> list[str]:
@@ -352,14 +370,27 @@ def _mark(ledger: Ledger, job_ids: Iterable[str], by: str) -> list[str]:
     rows = [row for job_id in job_ids if (row := ledger.tx.get(JobRecord, job_id)) is not None]
     running = [row for row in rows if row.state == "running"]
     for row in running:
-        row.body = orjson.dumps({**_body(row), "stoppedBy": by}).decode()
+        row.body = orjson.dumps({**_known(row), "stoppedBy": by}).decode()
         ledger.tx.update(row, "body")
     return [row.job_id for row in running]
 
 
-def _body(row: JobRecord) -> dict[str, Any]:
-    body: dict[str, Any] = orjson.loads(row.body)
-    return body
+def _jobs(tx: ReadTx, **question: Any) -> list[JobRecord]:
+    """Jobs; a damaged row is one of them, with what it still says."""
+    return tx.find(JobRecord, damaged={}, **question)
+
+
+def _known(row: JobRecord) -> dict[str, Any]:
+    """What the row says of its job. A damaged one says that: its process and its call still need an end."""
+    try:
+        return stored.fields(row, "body", "toolName", "command")
+    except DamagedRecord as error:
+        log.error("What is known of a job is lost. %s", error)
+        return _unknown(error)
+
+
+def _unknown(error: DamagedRecord) -> dict[str, Any]:
+    return {"toolName": "unknown", "command": f"(unknown: {error.message})"}
 
 
 def _time(seconds: float) -> str | None:
@@ -369,7 +400,10 @@ def _time(seconds: float) -> str | None:
 
 
 def _is_dispatched(tx: ReadTx, row: JobRecord) -> bool:
-    call = tx.get(CallRecord, row.agent_id, row.call_id)
+    try:
+        call = tx.get(CallRecord, row.agent_id, row.call_id)
+    except DamagedRecord:
+        return False
     return call is not None and call.state == "dispatched"
 
 

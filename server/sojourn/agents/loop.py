@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
-from sojourn.core.errors import Aborted, ModelError, SojournError, StorageError
+from sojourn.core.errors import Aborted, DamagedRecord, ModelError, SojournError, StorageError
 from sojourn.core.messages import ToolCallPart
 from sojourn.models.base import ModelAnswer, ModelDelta, ModelEvent, ModelNotice, ModelRequest, ModelReset
 from sojourn.store.records import CallRecord
@@ -54,6 +54,9 @@ async def drive(rt: Runtime, p: Pass) -> None:
                     p.todo = await _round(rt, p)
                 case Wait() | Over():
                     return
+    except DamagedRecord:
+        rt.drop(p.agent_id)
+        raise
     except StorageError as error:
         log.error("The run %s of %s is left as it is on disk: %s", p.run_id, p.agent_id, error)
         p.broken = error

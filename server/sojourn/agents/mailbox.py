@@ -15,6 +15,7 @@ from sojourn.core.inbox import Dropped, read_item
 from sojourn.core.messages import LateResultMessage, Message, UserMessage
 from sojourn.store.records import AgentRecord, CallRecord, InboxRecord, RunRecord
 
+from . import stored
 from .ledger import Ledger
 from .passes import Pass
 
@@ -37,7 +38,7 @@ def gather(ledger: Ledger, agent: AgentRecord) -> list[Read]:
 
 
 def _judge(ledger: Ledger, agent: AgentRecord, row: InboxRecord) -> Read | None:
-    item = InboxItem.model_validate_json(row.body)
+    item = stored.item(row)
     call = ledger.call(agent.agent_id, item.call_id) if item.call_id is not None else None
     if call is not None and call.state in ("dispatched", "approved", "awaiting_approval"):
         return None  # D4: the call's own answer is not recorded yet; the result is used after it
@@ -107,7 +108,7 @@ def take_answer(ledger: Ledger, agent: AgentRecord, record: RunRecord, call: Cal
     if not rows:
         return False
     row = rows[0]
-    item = InboxItem.model_validate_json(row.body)
+    item = stored.item(row)
     late = read_item(item, _as_pending(call))
     assert isinstance(late, LateResultMessage)
     wire = [part.wire() for part in late.content]

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from sojourn.core.agent import Cause, Origin
 from sojourn.core.errors import InvalidParams, NothingToResume
 from sojourn.core.messages import ToolCallPart, ToolChoice, UserMessage, tool_result
 from sojourn.store.records import AgentRecord, CallRecord, RunRecord
 
-from . import ending, hooks, mailbox, rounds, turns
+from . import ending, hooks, mailbox, rounds, stored, turns
 from .ledger import Ledger
 from .passes import Over, Pass, Todo
 from .runtime import Conversation, Runtime
@@ -143,7 +141,7 @@ def _close(ledger: Ledger, p: Pass, agent: AgentRecord, conversation: Conversati
 def _fail_imported(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:
     row.result = rounds.text_result(rounds.INTERRUPTED)
     ledger.tx.update(row, "result")
-    call = ToolCallPart(id=row.call_id, name=row.tool_name, arguments=orjson.loads(row.args))
+    call = ToolCallPart(id=row.call_id, name=row.tool_name, arguments=stored.args(row))
     message = tool_result(call, rounds.INTERRUPTED, is_error=True).model_copy(
         update={"message_id": f"msg-{agent.next_message}", "at": ledger.now}
     )

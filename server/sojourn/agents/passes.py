@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import TypeAdapter
 
 from sojourn.core.agent import AgentConfig, EndReason, ModelCall
+from sojourn.core.errors import FormatUnsupported
 from sojourn.core.messages import InputPart, Message, TextPart, ToolResultMessage, Usage
 from sojourn.core.run import AgentRun, InvalidToolCallAction, PendingToolCall, RunEntry
 from sojourn.models.base import Model
@@ -29,6 +29,7 @@ from sojourn.store.records import (
 )
 from sojourn.tools.base import Tool
 
+from . import stored
 from .ledger import Ledger
 from .runtime import Conversation, Runtime
 
@@ -241,7 +242,7 @@ def insert_entry(ledger: Ledger, run_id: str, position: int, entry: RunEntry) ->
 def read_entries(tx: ReadTx, run_id: str, *, after: int = -1) -> list[RunEntry]:
     """The entries of a run behind position `after`."""
     rows = tx.find(EntryRecord, run_id=run_id, order="position", after=after)
-    return [RunEntry(kind=row.kind, turn=row.turn, value=orjson.loads(row.value)) for row in rows]
+    return [RunEntry(kind=row.kind, turn=row.turn, value=stored.plain(row, "value")) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,20 +257,24 @@ class RunParts:
 def read_run(tx: ReadTx, record: RunRecord) -> RunParts:
     """The parts of a run."""
     rows = tx.find(ModelCallRecord, run_id=record.run_id, order="position")
-    calls = [ModelCall.model_validate_json(row.body) for row in rows]
+    calls = [stored.model_call(row) for row in rows]
     return RunParts(record, calls, read_entries(tx, record.run_id))
 
 
 def restore(parts: RunParts, conversation: Conversation) -> AgentRun:
-    """The run as it was saved, with its history and messages out of the conversation."""
-    base = parts.record.base
-    return AgentRun.restore(
-        parts.record.machine,
-        history=conversation.messages[:base],
-        messages=conversation.messages[base:],
-        model_calls=parts.model_calls,
-        entries=parts.entries,
-    )
+    """The run as it was saved, with its history and messages out of the conversation. Raises `DamagedRecord`."""
+    record = parts.record
+    stored.fields(record, "machine")
+    try:
+        return AgentRun.restore(
+            record.machine,
+            history=conversation.messages[: record.base],
+            messages=conversation.messages[record.base :],
+            model_calls=parts.model_calls,
+            entries=parts.entries,
+        )
+    except FormatUnsupported as error:
+        raise stored.damaged(record, "machine", error.message) from error
 
 
 def result_message(call: CallRecord, result: dict[str, Any]) -> ToolResultMessage:
@@ -296,18 +301,12 @@ _PLAIN_TEXT = {"type", "text"}
 _INPUT_PART: TypeAdapter[InputPart] = TypeAdapter(InputPart)
 
 
-@lru_cache(maxsize=512)
-def parse_config(text: str) -> AgentConfig:
-    """An agent's config out of its row."""
-    return AgentConfig.model_validate_json(text)
-
-
 def new_pass(rt: Runtime, agent: AgentRecord, run_id: str, run: AgentRun, conversation: Conversation) -> Pass:
     """A pass over a run that is stored whole, with the agent's model and tools.
 
     Raises `UnknownModel` or `UnknownTool` when the config names what is not there.
     """
-    config = rt.config_of(parse_config(agent.config))
+    config = rt.config_of(stored.config(agent))
     name = rt.model_name(config)
     return Pass(
         agent_id=agent.agent_id,

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from sojourn.core import rule_misfits, rules
-from sojourn.core.agent import AgentConfig, Caller
+from sojourn.core.agent import Caller
 from sojourn.core.approvals import Approval, Policy, args_sha256, policy_of
 from sojourn.core.errors import InvalidParams
 from sojourn.core.run import RunEntry
@@ -25,6 +25,7 @@ from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, EntryRecord, RunRecord
 from sojourn.tools.base import Tool
 
+from . import stored
 from .ledger import Ledger
 from .passes import Pass, insert_entry, read_entries
 from .runtime import Runtime
@@ -71,7 +72,7 @@ async def led_to(rt: Runtime, p: Pass, row: CallRecord) -> str | None:
     `PermissionError` when the call would neither run by itself now nor was approved by somebody, or leads elsewhere
     than when it was approved.
     """
-    approved_path = path_to_bind(p, row.tool_name, orjson.loads(row.args)) if _may_ask(p, row.tool_name) else None
+    approved_path = path_to_bind(p, row.tool_name, stored.args(row)) if _may_ask(p, row.tool_name) else None
     if rules.are_simple(p.config.approvals or {}) and not p.run.entries:
         return await _as_approved(rt, p, row, approved_path)
     seen: dict[str, str] = {}
@@ -95,7 +96,7 @@ async def led_to(rt: Runtime, p: Pass, row: CallRecord) -> str | None:
 async def approved(rt: Runtime, row: CallRecord) -> Approval | None:
     """The approval with which somebody has let exactly this call through; None when nobody has."""
     for one in await rt.store.read(lambda tx: asked(tx, row.owner, row.call_id)):
-        approval = Approval.model_validate_json(one.body)
+        approval = stored.approval(one)
         if approval.decision is not None and approval.decision.decision in ("approve", "edit"):
             return approval
     return None
@@ -144,7 +145,7 @@ def call_of(row: CallRecord, tool: Tool | None, cwd: str | None, resolve: Resolv
     info = tool.info if tool is not None else None
     return rules.Call(
         tool_name=row.tool_name,
-        args=orjson.loads(row.args),
+        args=stored.args(row),
         schema=info.spec.input_schema if info else {},
         subject=info.subject if info else None,
         cwd=cwd,
@@ -175,7 +176,7 @@ def covers(p: Pass, row: CallRecord) -> str | None:
 
 def rule_for(rt: Runtime, agent: AgentRecord, row: CallRecord, pattern: str | None) -> str:
     """The rule of a decision with a scope. Raises `InvalidParams` when it would not let this very call through."""
-    config = rt.config_of(AgentConfig.model_validate_json(agent.config))
+    config = rt.config_of(stored.config(agent))
     tool = rt.toolset.tools_for(agent.agent_id, config, also=(row.tool_name,)).get(row.tool_name)
     own: Policy = tool.info.approval if tool is not None else "ask"
     call, given = call_of(row, tool, config.cwd), config.approvals or {}
@@ -200,7 +201,7 @@ def rule_for(rt: Runtime, agent: AgentRecord, row: CallRecord, pattern: str | No
 
 def forbids(rt: Runtime, agent: AgentRecord, row: CallRecord, arguments: dict[str, Any]) -> bool:
     """Whether a rule denies the call with these (edited) arguments."""
-    config = rt.config_of(AgentConfig.model_validate_json(agent.config))
+    config = rt.config_of(stored.config(agent))
     tool = rt.toolset.tools_for(agent.agent_id, config, also=(row.tool_name,)).get(row.tool_name)
     call = rules.Call(
         tool_name=row.tool_name,
@@ -215,7 +216,7 @@ def forbids(rt: Runtime, agent: AgentRecord, row: CallRecord, arguments: dict[st
 
 def allow_always(agent: AgentRecord, rule: str) -> None:
     """Keeps a rule in the agent's config."""
-    config = orjson.loads(agent.config)
+    config = stored.config_json(agent)
     config["approvals"] = {**config.get("approvals", {}), rule: "allow"}
     agent.config = orjson.dumps(config).decode()
 
@@ -232,10 +233,10 @@ def is_attended(ledger: Ledger, rt: Runtime, p: Pass) -> bool:
 def is_bound(ledger: Ledger, row: CallRecord) -> bool:
     """Whether what would run is what was approved: the row's arguments, its hash and the decision's are one."""
     for one in asked(ledger.tx, row.owner, row.call_id):
-        approval = Approval.model_validate_json(one.body)
+        approval = stored.approval(one)
         made = approval.decision
         bound = (made.args_sha256 if made is not None else None) or approval.args_sha256
-        return bound == row.args_sha256 == args_sha256(orjson.loads(row.args))
+        return bound == row.args_sha256 == args_sha256(stored.args(row))
     return False
 
 
@@ -252,7 +253,7 @@ async def listed(rt: Runtime, agent_id: str) -> dict[str, Any]:
     await rt.agent(agent_id)
     agent, of_run = await rt.store.read(query)
     assert agent is not None
-    own = AgentConfig.model_validate_json(agent.config)
+    own = stored.config(agent)
     every = rt.config_of(own).approvals or {}
     found = [
         {"rule": key, "policy": policy, "source": "agent" if key in (own.approvals or {}) else "preset"}
@@ -273,7 +274,7 @@ async def revoke(rt: Runtime, caller: Caller, agent_id: str, rule: str) -> Any:
     def change(ledger: Ledger) -> dict[str, Any]:
         agent = ledger.agent(agent_id)
         record = ledger.active_run(agent)
-        config = orjson.loads(agent.config)
+        config = stored.config_json(agent)
         own = config.get("approvals") or {}
         of_run = _of_run(ledger.tx, agent)
         if rule not in own and rule not in of_run:

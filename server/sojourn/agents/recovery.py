@@ -11,17 +11,15 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import orjson
-
 from sojourn.core import events as ev
 from sojourn.core.agent import ErrorInfo
-from sojourn.core.errors import InvalidParams
-from sojourn.store.base import ReadTx
+from sojourn.core.errors import AgentNotFound, DamagedRecord, InvalidParams, RunNotFound, StorageError
+from sojourn.core.messages import Usage
+from sojourn.store.base import Damaged, ReadTx
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, InboxRecord, RunRecord
 
-from . import ending, opening, rounds
+from . import ending, opening, rounds, stored
 from .ledger import Ledger
-from .passes import parse_config
 from .runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -46,13 +44,13 @@ async def recover(rt: Runtime, *, in_order: bool = False) -> Recovered:
 
     `in_order`: the daemon ends because it was told to, which no run is to blame for.
     """
-    runs = await rt.store.read(lambda tx: tx.find(RunRecord, pass_open=True))
-    open_runs = [run for run in runs if run.agent_id is not None and run.agent_id not in rt.live]
+    found = await rt.store.read(_open_runs)
+    open_runs = [run for run in found if run.agent_id is not None and run.agent_id not in rt.live]
     stopping = [run for run in open_runs if run.stop_requested]
     kept = await rt.store.read(lambda tx: _waiting(tx, open_runs))
     for run in sorted(open_runs, key=lambda run: -_depth(run, open_runs)):
         if run.run_id not in kept and run not in stopping:
-            await rt.write("recover", lambda ledger, r=run: _interrupt(rt, ledger, r.run_id, in_order=in_order))  # type: ignore[misc]
+            await _interrupt_or_leave(rt, run.run_id, in_order=in_order)
     if open_runs:
         await rt.write("recover", lambda ledger: _keep(ledger, kept))
         await rt.write("recover", lambda ledger: _leave_interrupted(ledger, stopping))
@@ -61,23 +59,72 @@ async def recover(rt: Runtime, *, in_order: bool = False) -> Recovered:
     return Recovered(resume, look, [run.agent_id for run in stopping if run.agent_id is not None])
 
 
+def _open_runs(tx: ReadTx) -> list[RunRecord]:
+    damaged: Damaged = {}
+    rows = tx.find(RunRecord, pass_open=True, damaged=damaged)
+    for error in damaged.values():
+        log.error("An open run is left as it is. %s", error)
+    return [row for row in rows if (row.run_id,) not in damaged]
+
+
+async def _interrupt_or_leave(rt: Runtime, run_id: str, *, in_order: bool) -> None:
+    """Ends the pass of a run as interrupted; one that is damaged costs neither the others nor the daemon its start."""
+    try:
+        await rt.write("recover", lambda ledger: _interrupt(rt, ledger, run_id, in_order=in_order))
+    except DamagedRecord as error:
+        await leave_damaged(rt, run_id, error)
+    except StorageError:
+        raise
+    except Exception:
+        log.exception("The run %s, which an end of the daemon interrupted, is left as it is on disk.", run_id)
+
+
+async def leave_damaged(rt: Runtime, run_id: str, error: DamagedRecord) -> bool:
+    """Ends the open pass of a run as interrupted, because a record of it is damaged, and says which; whether it did."""
+    log.error("The run %s is interrupted. %s", run_id, error)
+    try:
+        return await rt.write("end", lambda ledger: _leave(ledger, run_id, error))
+    except (DamagedRecord, AgentNotFound, RunNotFound) as more:
+        log.error("The run %s is left as it is on disk. %s", run_id, more)
+        return False
+
+
+def _leave(ledger: Ledger, run_id: str, error: DamagedRecord) -> bool:
+    record = ledger.run(run_id)
+    if not record.pass_open or record.agent_id is None:
+        return False
+    agent = ledger.agent(record.agent_id)
+    if record.streaming_message is not None:
+        ledger.event(agent, ev.MessageReset(message_id=record.streaming_message, reason="cut"), run=record)
+    ledger.warning(agent, "recordDamaged", error.message, run=record, data=error.data)
+    info = ending.error_info(error)
+    end = ending.agent_end("interrupted", [], Usage(), info)
+    ending.close_record(ledger, agent, record, "interrupted", end, error=info)
+    return True
+
+
 def _to_resume(rt: Runtime, tx: ReadTx) -> list[str]:
     """Out of what is stored alone: a wish to be resumed outlives a daemon that is killed before it does it."""
-    found: list[str] = []
-    for agent in tx.find(AgentRecord, state="interrupted"):
-        if agent.deleted or agent.active_run_id is None or not _goes_on_by_itself(rt, agent):
-            continue
+    damaged: Damaged = {}
+    agents = tx.find(AgentRecord, state="interrupted", damaged=damaged)
+    return [one.agent_id for one in agents if (one.agent_id,) not in damaged and _is_to_resume(rt, tx, one)]
+
+
+def _is_to_resume(rt: Runtime, tx: ReadTx, agent: AgentRecord) -> bool:
+    if agent.deleted or agent.active_run_id is None or not _goes_on_by_itself(rt, agent):
+        return False
+    try:
         run = tx.get(RunRecord, agent.active_run_id)
         # A child inside a call is carried on by its parent's.
-        if run is not None and run.nested_agent_id is None and ending.is_left_by_daemon(run):
-            found.append(agent.agent_id)
-    return found
+        return run is not None and run.nested_agent_id is None and ending.is_left_by_daemon(run)
+    except DamagedRecord:  # whoever asks for it is told
+        return False
 
 
 def _goes_on_by_itself(rt: Runtime, agent: AgentRecord) -> bool:
     try:
-        return rt.config_of(parse_config(agent.config)).on_restart == "resume"
-    except InvalidParams:  # its preset is not configured any more
+        return rt.config_of(stored.config(agent)).on_restart == "resume"
+    except (InvalidParams, DamagedRecord):  # its preset is not configured any more; its config cannot be read
         return False
 
 
@@ -93,13 +140,13 @@ def _depth(run: RunRecord, runs: list[RunRecord]) -> int:
 def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
     """The runs that a decision carries on: their own, or a foreground child's under a call that may run again."""
     mine = [run for run in runs if run.driver == "agent" and not run.stop_requested]
-    kept = {run.run_id for run in mine if _asks(tx, run) or _only_decided(tx, run)}
+    kept = {run.run_id for run in mine if _is_to_wait(tx, run)}
     by_agent = {run.agent_id: run for run in runs}
     for run in [run for run in runs if run.run_id in kept]:
         chain, inner = [run], run
         while inner.nested_agent_id is not None:
             parent = by_agent.get(inner.nested_agent_id)
-            call = tx.get(CallRecord, inner.nested_agent_id, inner.nested_call_id)
+            call = _call_around(tx, inner)
             if parent is None or call is None or call.on_interrupt != "rerun" or parent.driver != "agent":
                 kept -= {one.run_id for one in chain}  # its question can reach nobody: it is stopped with its parent
                 break
@@ -110,12 +157,30 @@ def _waiting(tx: ReadTx, runs: list[RunRecord]) -> set[str]:
     return kept
 
 
+def _call_around(tx: ReadTx, run: RunRecord) -> CallRecord | None:
+    try:
+        return tx.get(CallRecord, run.nested_agent_id, run.nested_call_id)
+    except DamagedRecord:
+        return None
+
+
 def _leave_interrupted(ledger: Ledger, stopping: list[RunRecord]) -> None:
     """What a stopped child still says is not shown in its parent's call when that was interrupted."""
     for run in stopping:
-        record = ledger.run(run.run_id)
-        opening.leave_finished_call(ledger, record)
-        ledger.save_run(record)
+        try:
+            record = ledger.run(run.run_id)
+            opening.leave_finished_call(ledger, record)
+        except (DamagedRecord, AgentNotFound, RunNotFound) as error:
+            log.error("The run %s is stopped, and its parent cannot be read. %s", run.run_id, error)
+        else:
+            ledger.save_run(record)
+
+
+def _is_to_wait(tx: ReadTx, run: RunRecord) -> bool:
+    try:
+        return _asks(tx, run) or _only_decided(tx, run)
+    except DamagedRecord:  # it is interrupted, which says so
+        return False
 
 
 def _asks(tx: ReadTx, run: RunRecord) -> bool:
@@ -134,9 +199,7 @@ def _only_decided(tx: ReadTx, run: RunRecord) -> bool:
 
 
 def _round_of(tx: ReadTx, run: RunRecord) -> list[CallRecord]:
-    open_round = orjson.loads(run.machine).get("round")
-    calls = open_round["calls"] if open_round else ()
-    rows = [tx.get(CallRecord, run.agent_id, call["id"]) for call in calls]
+    rows = [tx.get(CallRecord, run.agent_id, call_id) for call_id in stored.round_calls(run)]
     return [row for row in rows if row is not None]
 
 
@@ -147,7 +210,11 @@ def _decided(tx: ReadTx, kept: set[str]) -> list[str]:
         run = tx.get(RunRecord, run_id)
         if run is None or run.agent_id is None:
             continue
-        if tx.count(CallRecord, run_id=run_id, state="approved") or _only_decided(tx, run):
+        try:
+            decided = tx.count(CallRecord, run_id=run_id, state="approved") or _only_decided(tx, run)
+        except DamagedRecord:  # it cannot wait any longer, which is found by whoever looks at it
+            decided = True
+        if decided:
             found.append(run.agent_id)
     return found
 
@@ -155,11 +222,14 @@ def _decided(tx: ReadTx, kept: set[str]) -> list[str]:
 def _keep(ledger: Ledger, kept: set[str]) -> None:
     """Shows the kept runs as waiting, and notes which of their calls were at work in the life that is over."""
     for run_id in sorted(kept):
-        record = ledger.run(run_id)
-        if record.agent_id is None:
+        try:
+            record = ledger.run(run_id)
+            agent, at_work = ledger.agent(record.agent_id or ""), ledger.calls_of(record, state="dispatched")
+        except (DamagedRecord, AgentNotFound) as error:
+            log.error("The run %s waits, and its agent cannot be read. %s", run_id, error)
             continue
-        ledger.set_state(ledger.agent(record.agent_id), "waiting", "approval")
-        for row in ledger.calls_of(record, state="dispatched"):
+        ledger.set_state(agent, "waiting", "approval")
+        for row in at_work:
             rounds.lose(ledger, row)
 
 
@@ -222,5 +292,5 @@ def _close_questions(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> N
 
 async def unread_agents(rt: Runtime) -> list[str]:
     """Agents with something unread, which may start a pass by itself (D7, D10)."""
-    rows = await rt.store.read(lambda tx: tx.find(InboxRecord, state="unread"))
+    rows = await rt.store.read(lambda tx: tx.find(InboxRecord, state="unread", damaged={}))
     return list(dict.fromkeys(row.agent_id for row in rows))

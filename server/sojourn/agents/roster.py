@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -13,10 +14,10 @@ import orjson
 from sojourn.core import events as ev
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.approvals import args_sha256
-from sojourn.core.errors import AgentBusy, AlreadyExists, InvalidParams
+from sojourn.core.errors import AgentBusy, AlreadyExists, DamagedRecord, InvalidParams
 from sojourn.core.inbox import needs_reply, repair
-from sojourn.core.messages import MESSAGE, Message, ToolCallPart, ToolResultMessage
-from sojourn.store.base import Conflict, ReadTx
+from sojourn.core.messages import Message, ToolCallPart, ToolResultMessage
+from sojourn.store.base import Conflict, Damaged, ReadTx
 from sojourn.store.records import (
     AgentRecord,
     ApprovalRecord,
@@ -31,8 +32,8 @@ from sojourn.store.records import (
     RunRecord,
 )
 
-from . import clock
-from .ending import agent_view, pending_of
+from . import clock, stored
+from .ending import agent_view, pending_of, shown_agent
 from .ledger import Ledger
 from .rounds import close_approvals
 from .runtime import Runtime
@@ -101,15 +102,22 @@ async def listed(
     def query(tx: ReadTx) -> dict[str, Any]:
         after = read_cursor(cursor, 2)
         found: list[AgentRecord] = []
+        damaged: Damaged = {}
         while len(found) <= limit:
             page = tx.find(
-                AgentRecord, order=("activity", "agent_id"), desc=True, after=after, limit=limit + 1, **where
+                AgentRecord,
+                order=("activity", "agent_id"),
+                desc=True,
+                after=after,
+                limit=limit + 1,
+                damaged=damaged,
+                **where,
             )
             found += [row for row in page if _has_labels(row, labels)]
             if len(page) <= limit:
                 break
             after = (page[-1].activity, page[-1].agent_id)
-        answer: dict[str, Any] = {"agents": [agent_view(row) for row in found[:limit]]}
+        answer: dict[str, Any] = {"agents": [shown_agent(row, damaged) for row in found[:limit]]}
         if len(found) > limit:
             last = found[limit - 1]
             answer["nextCursor"] = make_cursor(last.activity, last.agent_id)
@@ -119,7 +127,10 @@ async def listed(
 
 
 def _has_labels(row: AgentRecord, labels: dict[str, str] | None) -> bool:
-    return not labels or labels.items() <= orjson.loads(row.labels).items()
+    try:
+        return not labels or labels.items() <= stored.labels(row).items()
+    except DamagedRecord:
+        return False
 
 
 def make_cursor(*values: Any) -> str:
@@ -161,7 +172,7 @@ async def update(rt: Runtime, caller: Caller, agent_id: str, changes: dict[str, 
 
 
 def _new_config(rt: Runtime, agent: AgentRecord, partial: dict[str, Any] | None) -> AgentConfig:
-    config = {} if partial is None else {**orjson.loads(agent.config), **partial}
+    config = {} if partial is None else {**stored.config_json(agent), **partial}
     value = AgentConfig.model_validate({key: item for key, item in config.items() if item is not None})
     check_config(rt, agent.agent_id, value)
     agent.config = value.json_bytes().decode()
@@ -184,7 +195,7 @@ async def messages(
             after=after[0] if after else None,
             limit=limit + 1,
         )
-        answer: dict[str, Any] = {"messages": [orjson.loads(row.body) for row in rows[:limit]]}
+        answer: dict[str, Any] = {"messages": [stored.message_json(row) for row in rows[:limit]]}
         if len(rows) > limit:
             answer["nextCursor"] = make_cursor(rows[limit - 1].position)
         return answer
@@ -312,11 +323,11 @@ async def fork(rt: Runtime, caller: Caller, agent_id: str, *, after_message: str
         record = new_record(
             ledger,
             clock.new_id("agent"),
-            AgentConfig.model_validate_json(agent.config),
+            stored.config(agent),
             title=agent.title,
             labels=agent.labels,
         )
-        copied = [_final(MESSAGE.validate_json(row.body)) for row in rows]
+        copied = [_final(stored.message(row)) for row in rows]
         repaired = repair(copied)
         enter_messages(ledger, record, repaired.messages)
         enter_calls(ledger, record, repaired.messages, set())
@@ -340,19 +351,23 @@ async def delete(rt: Runtime, caller: Caller, agent_id: str, *, force: bool) -> 
         agent = ledger.agent(agent_id)
         if not force:
             refuse_busy(ledger, agent, "it can be deleted (or with 'force')")
-        run = ledger.active_run(agent)
-        if run is not None and run.active:
-            run.active = run.pass_open = False
-            ledger.save_run(run)
+        with contextlib.suppress(DamagedRecord):  # its rows go, whatever they hold
+            run = ledger.active_run(agent)
+            if run is not None and run.active:
+                run.active = run.pass_open = False
+                ledger.save_run(run)
         agent.deleted, agent.active_run_id, agent.state, agent.waiting_for = True, None, "deleted", None
-        for row in ledger.tx.find(ApprovalRecord, agent_id=agent_id, decided=False):
-            row.decided = True
-            ledger.tx.update(row, "decided")
+        damaged: Damaged = {}
+        for row in ledger.tx.find(ApprovalRecord, agent_id=agent_id, decided=False, damaged=damaged):
+            if (row.approval_id,) not in damaged:
+                row.decided = True
+                ledger.tx.update(row, "decided")
         ended.extend(rt.jobs.mark_stopped(ledger, (agent_id,)))
 
     await rt.agent(agent_id)
     if force:
-        await rt.passes_of.stop(agent_id)
+        with contextlib.suppress(DamagedRecord):
+            await rt.passes_of.stop(agent_id)
     await rt.answer_once(caller, "delete", change)
     rt.jobs.end(ended)
     rt.feed.forget(agent_id)
@@ -364,7 +379,7 @@ async def sweep(rt: Runtime, agent_id: str) -> None:
     agent = await rt.store.read(lambda tx: tx.get(AgentRecord, agent_id))
     if agent is None or not agent.deleted:
         return
-    runs = await rt.store.read(lambda tx: tx.find(RunRecord, agent_id=agent_id))
+    runs = await rt.store.read(lambda tx: tx.find(RunRecord, agent_id=agent_id, damaged={}))
 
     def piece(ledger: Ledger) -> int:
         gone = 0

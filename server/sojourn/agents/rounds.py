@@ -18,7 +18,7 @@ from sojourn.core.run import PendingToolCall
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, RunRecord
 from sojourn.tools.base import ToolOutput
 
-from . import clock, ending, mailbox, policy, previews
+from . import clock, ending, mailbox, policy, previews, stored
 from .ledger import ApprovalClosed, ApprovalOpened, Ledger
 from .passes import Over, Pass, RunTools, Todo, Wait, result_message
 from .runtime import Runtime
@@ -102,7 +102,7 @@ def _gate(ledger: Ledger, rt: Runtime, p: Pass, agent: AgentRecord, record: RunR
         row.state, row.result = "failed", text_result(f"The tool {row.tool_name!r} is not available any more.")
     elif said == "deny":
         row.state, row.result = "denied", text_result(f"Denied by policy: {row.tool_name!r} may not run.")
-    elif said == "ask" and (fault := misfit(orjson.loads(row.args), p.tools[row.tool_name].info.spec.input_schema)):
+    elif said == "ask" and (fault := misfit(stored.args(row), p.tools[row.tool_name].info.spec.input_schema)):
         place, why = fault
         text = f"Not executed, nobody was asked: the arguments do not fit the schema of {row.tool_name!r}: {why}"
         row.state, row.result = "failed", text_result(f"{text} (at {place!r})." if place else f"{text}.")
@@ -134,7 +134,7 @@ def _ask(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, row: Ca
         run_id=record.run_id,
         call_id=row.call_id,
         tool_name=row.tool_name,
-        args=orjson.loads(row.args),
+        args=stored.args(row),
         args_sha256=row.args_sha256,
         since=ledger.now,
         expires_at=clock.later(seconds) if seconds else None,
@@ -298,7 +298,7 @@ def settle(ledger: Ledger, p: Pass, agent: AgentRecord, record: RunRecord, rows:
             interrupt(ledger, agent, record, row)
     assert p.run.round is not None
     owed = {call.id for call in p.run.round.open_calls}
-    p.run.tool_results([result_message(row, orjson.loads(row.result or "{}")) for row in rows if row.call_id in owed])
+    p.run.tool_results([result_message(row, stored.result(row)) for row in rows if row.call_id in owed])
     for message, body in p.save(ledger):
         ledger.show_message(agent, message, body, run=record)
 
@@ -333,15 +333,13 @@ def warn_interrupted(ledger: Ledger, agent: AgentRecord, record: RunRecord, row:
 
 def close_stored(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
     """Closes the open round of a run that ends without being loaded: from the rows, results in call order."""
-    machine = orjson.loads(record.machine)
-    open_round = machine.get("round")
-    for call in open_round["calls"] if open_round else ():
-        row = ledger.call(agent.agent_id, call["id"])
+    for call_id in stored.round_calls(record):
+        row = ledger.call(agent.agent_id, call_id)
         if row is None:
             continue
         if row.state not in HAS_RESULT:
             interrupt(ledger, agent, record, row)
-        message = result_message(row, orjson.loads(row.result or "{}")).model_copy(
+        message = result_message(row, stored.result(row)).model_copy(
             update={"message_id": f"msg-{agent.next_message}", "at": ledger.now}
         )
         agent.next_message += 1
@@ -367,7 +365,7 @@ def close_for_good(ledger: Ledger, old: Pass, agent: AgentRecord, record: RunRec
             interrupt(ledger, agent, record, row)
     assert old.run.round is not None
     owed = {call.id for call in old.run.round.open_calls}
-    old.run.tool_results([result_message(row, orjson.loads(row.result or "{}")) for row in rows if row.call_id in owed])
+    old.run.tool_results([result_message(row, stored.result(row)) for row in rows if row.call_id in owed])
     for message, body in old.save(ledger):
         p.bodies.append(body)
         ledger.show_message(agent, message, body, run=record)
@@ -424,7 +422,7 @@ def close_approvals(
     for row in ledger.tx.find(ApprovalRecord, agent_id=agent.agent_id, decided=False):
         if row.run_id != (run_id or record.run_id) or call_id not in (None, row.call_id):
             continue
-        approval = Approval.model_validate_json(row.body)
+        approval = stored.approval(row)
         made = Decision.model_validate({"decision": decision, "by": by, "at": ledger.now})
         decide_row(ledger, agent, record, row, approval.model_copy(update={"decision": made}))
 

@@ -17,13 +17,13 @@ import orjson
 from sojourn.core.agent import DEFAULT_MAX_TURNS, AgentConfig, Caller
 from sojourn.core.errors import AgentNotFound, InvalidParams, RequestIdReused, UnknownModel
 from sojourn.core.history import since_summary
-from sojourn.core.messages import MESSAGE, Message
+from sojourn.core.messages import Message
 from sojourn.core.values import Value
 from sojourn.models.base import NEUTRAL, Gauge, Model
 from sojourn.store.base import ReadTx, Store, Tx
 from sojourn.store.records import AgentRecord, MessageRecord, RequestRecord
 
-from . import clock
+from . import clock, stored
 from ._faults import FAULTS, strike
 from .ledger import EntryCount, Ledger, message_json
 
@@ -187,8 +187,7 @@ def read_conversation(tx: ReadTx, conversation_id: str) -> Conversation:
     """All messages of a conversation."""
     conversation = Conversation(conversation_id)
     for row in tx.find(MessageRecord, conversation=conversation_id, order="position"):
-        body = row.body.encode()
-        conversation.add(MESSAGE.validate_json(body), body)
+        conversation.add(stored.message(row), row.body.encode())
     return conversation
 
 
@@ -284,7 +283,7 @@ class Runtime:
     async def answer_once(self, caller: Caller, name: str, change: Callable[[Ledger], Any]) -> Any:
         """`once` for methods whose first answer is simply given again."""
         result = await self.once(caller, name, change)
-        return orjson.loads(result.record.answer or "null") if isinstance(result, Repeated) else result
+        return _former(result.record) if isinstance(result, Repeated) else result
 
     async def agent(self, agent_id: str) -> AgentRecord:
         """The agent's row as stored."""
@@ -324,6 +323,10 @@ class Struck:
     """A transition was committed; the place where the crash harness may strike."""
 
     name: str
+
+
+def _former(record: RequestRecord) -> Any:
+    return stored.plain(record, "answer") if record.answer else None
 
 
 def _agent(tx: ReadTx, agent_id: str) -> AgentRecord:

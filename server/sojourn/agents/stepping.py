@@ -8,14 +8,13 @@ driver takes over, or when the client's connection closes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-import orjson
-
-from sojourn.core.agent import AgentConfig, Caller
-from sojourn.core.errors import AgentBusy, ModelError, RunFailed, RunNotFound, StaleRevision
+from sojourn.core.agent import Caller
+from sojourn.core.errors import AgentBusy, DamagedRecord, ModelError, RunFailed, RunNotFound, StaleRevision
 from sojourn.core.inbox import repair
-from sojourn.core.messages import Message, ToolChoice, ToolResultMessage, Usage
+from sojourn.core.messages import Message, ToolChoice, ToolResultMessage
 from sojourn.core.run import (
     AgentRun,
     Continue,
@@ -27,7 +26,7 @@ from sojourn.core.run import (
     RunEntry,
     step_to_wire,
 )
-from sojourn.store.base import ReadTx
+from sojourn.store.base import Damaged, ReadTx
 from sojourn.store.records import (
     CallRecord,
     EntryRecord,
@@ -36,7 +35,7 @@ from sojourn.store.records import (
     RunRecord,
 )
 
-from . import clock, roster
+from . import clock, roster, stored
 from .ledger import Ledger, message_json
 from .passes import Pass, insert_entry, new_pass, read_run, restore, result_message
 from .runtime import Conversation, Runtime, read_conversation
@@ -152,7 +151,7 @@ def _take_rows(tx: ReadTx, agent_id: str, run: AgentRun) -> None:
     rows = [row for call in run.round.open_calls if (row := tx.get(CallRecord, agent_id, call.id)) is not None]
     dispatched = [row.call_id for row in rows if row.state == "dispatched"]
     known = [row for row in rows if row.result and row.state != "dispatched"]
-    results = [result_message(row, orjson.loads(row.result or "{}")) for row in known]
+    results = [result_message(row, stored.result(row)) for row in known]
     settled = run.round.preresolved
     if dispatched:
         run.mark_dispatched([call_id for call_id in dispatched if call_id not in settled])
@@ -175,7 +174,7 @@ def _shown(record: RunRecord, run: AgentRun) -> dict[str, Any]:
 
 
 def _listed(record: RunRecord) -> dict[str, Any]:
-    usage = orjson.loads(record.usage) if record.usage != "{}" else Usage().wire()
+    usage = stored.usage(record).wire()
     shown: dict[str, Any] = {
         "runId": record.run_id,
         "revision": record.revision,
@@ -189,6 +188,17 @@ def _listed(record: RunRecord) -> dict[str, Any]:
     return shown
 
 
+def _listed_all_the_same(row: RunRecord, damaged: Damaged) -> dict[str, Any]:
+    """A damaged run says so in `damage`, with what else is known: it hides no other."""
+    found = damaged.get((row.run_id,))
+    if found is None:
+        try:
+            return _listed(row)
+        except DamagedRecord as error:
+            found = error
+    return {**_listed(replace(row, usage="{}")), "damage": found.message}
+
+
 async def listed(
     rt: Runtime, *, agent_id: str | None, state: str | None, cursor: str | None, limit: int
 ) -> dict[str, Any]:
@@ -199,8 +209,9 @@ async def listed(
 
     def query(tx: ReadTx) -> dict[str, Any]:
         after = roster.read_cursor(cursor, 1)
-        rows = tx.find(RunRecord, order=("run_id",), desc=True, after=after, limit=limit + 1, **where)
-        answer: dict[str, Any] = {"runs": [_listed(row) for row in rows[:limit]]}
+        damaged: Damaged = {}
+        rows = tx.find(RunRecord, order=("run_id",), desc=True, after=after, limit=limit + 1, damaged=damaged, **where)
+        answer: dict[str, Any] = {"runs": [_listed_all_the_same(row, damaged) for row in rows[:limit]]}
         if len(rows) > limit:
             answer["nextCursor"] = roster.make_cursor(rows[limit - 1].run_id)
         return answer
@@ -237,7 +248,7 @@ async def entries(rt: Runtime, run_id: str, kind: str | None) -> dict[str, Any]:
         record_of(tx, run_id)
         where: dict[str, Any] = {} if kind is None else {"kind": kind}
         rows = tx.find(EntryRecord, run_id=run_id, order="position", **where)
-        return {"entries": [{"kind": r.kind, "turn": r.turn, "value": orjson.loads(r.value)} for r in rows]}
+        return {"entries": [{"kind": r.kind, "turn": r.turn, "value": stored.plain(r, "value")} for r in rows]}
 
     return await rt.store.read(query)
 
@@ -363,7 +374,7 @@ def adopt_document(rt: Runtime, ledger: Ledger, agent_id: str, document: dict[st
     """D15: a new agent with the named agent's config, whose conversation is the document's; its unfinished run."""
     named = ledger.agent(agent_id)
     run = AgentRun.load(document)
-    config = AgentConfig.model_validate_json(named.config)
+    config = stored.config(named)
     agent = roster.new_record(ledger, clock.new_id("agent"), config)
     run.history = repair(run.history).messages
     base = len(run.history)

@@ -7,6 +7,7 @@ when the owner registers again.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from sojourn.core.agent import AgentConfig, Caller
-from sojourn.core.errors import AlreadyExists
+from sojourn.core.errors import AlreadyExists, DamagedRecord
 from sojourn.core.messages import Content, ToolSpec, parts
 from sojourn.store.records import CallRecord, ClientToolRecord
 from sojourn.tools.author import GOES_ON
@@ -23,7 +24,7 @@ from sojourn.tools.client import ClientTool, OwnerAway, through_inbox
 from sojourn.tools.mcp import McpServers, ServerProblem
 from sojourn.tools.table import Toolbox
 
-from . import children, inbox, policy, previews
+from . import children, inbox, policy, previews, stored
 from .buffers import Buffers
 from .feed import Subscriber
 from .passes import Pass
@@ -31,6 +32,8 @@ from .runtime import Runtime
 
 if TYPE_CHECKING:
     from .ledger import Ledger
+
+log = logging.getLogger(__name__)
 
 EVERYBODY = "*"
 
@@ -75,18 +78,18 @@ class Toolset:
     def load(self, rows: list[ClientToolRecord]) -> None:
         """Takes in the stored client tools at start."""
         for row in rows:
-            self._client_tools[row.scope, row.name] = self._client_tool(row)
+            try:
+                self._client_tools[row.scope, row.name] = self._client_tool(row)
+            except DamagedRecord as error:
+                log.error(
+                    "The tool %r of the client %r is missing until it registers it again. %s",
+                    row.name,
+                    row.client_id,
+                    error,
+                )
 
     def _client_tool(self, row: ClientToolRecord) -> ClientTool:
-        body = orjson.loads(row.body)
-        info = ToolInfo(
-            spec=ToolSpec(
-                name=row.name, description=body.get("description", ""), input_schema=body.get("inputSchema", {})
-            ),
-            approval=body.get("approval", "ask"),
-            on_interrupt=body.get("onInterrupt", "fail"),
-            source=f"client:{row.client_id}",
-        )
+        info = stored.read(row, "body", partial(_info, row.name, row.client_id))
         client_id = row.client_id
 
         async def send(params: dict[str, Any]) -> Any:
@@ -219,7 +222,7 @@ class Toolset:
         if tool is None:
             return
         ctx = bare_context(rt, row)
-        output = await tool.execute(orjson.loads(row.args), ctx)
+        output = await tool.execute(stored.args(row), ctx)
         if not output.is_pending:
             await through_inbox(ctx, output)
         elif output.sent is False:  # the owner left again before anything went out
@@ -314,7 +317,7 @@ async def run_tool(rt: Runtime, p: Pass, call: CallRecord, tool: Tool) -> ToolOu
         led_to=await policy.led_to(rt, p, call),
     )
     try:
-        return await tool.execute(orjson.loads(call.args), ctx)
+        return await tool.execute(stored.args(call), ctx)
     except asyncio.CancelledError:
         if GOES_ON in ctx.extra:
             p.goes_on[call.call_id] = ctx.extra[GOES_ON]
@@ -331,3 +334,16 @@ async def _start_job(
     limit_s: float | None = None,
 ) -> str:
     return await rt.jobs.start(p, call, command, cwd=cwd, limit_s=limit_s)
+
+
+def _info(name: str, client_id: str, body: str) -> ToolInfo:
+    """What is known of a client's tool, out of its row."""
+    said = orjson.loads(body)
+    if not isinstance(said.get("inputSchema", {}), dict):
+        raise TypeError("its inputSchema is no object")
+    return ToolInfo(
+        spec=ToolSpec(name=name, description=said.get("description", ""), input_schema=said.get("inputSchema", {})),
+        approval=said.get("approval", "ask"),
+        on_interrupt=said.get("onInterrupt", "fail"),
+        source=f"client:{client_id}",
+    )

@@ -93,7 +93,10 @@ class Parent(Value):
 
 
 class Agent(Value):
-    """An agent as clients see it. Counts are of what is open now."""
+    """An agent as clients see it. Counts are of what is open now.
+
+    `damage`: what of its record in the store cannot be read; only lists and `agent/changed` show such an agent.
+    """
 
     agent_id: str
     title: str | None = None
@@ -112,6 +115,7 @@ class Agent(Value):
     usage: Usage = Field(default_factory=Usage)
     created_at: str
     updated_at: str
+    damage: str | None = None
 
 
 class PendingCall(Value):

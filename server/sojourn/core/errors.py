@@ -21,7 +21,8 @@
     ├── FormatUnsupported        -31018   found, supported | field
     ├── ModelError               -31019   retryable, provider, status
     │   └── ModelResponseError            reason
-    ├── StorageError             -31020
+    ├── StorageError             -31020   table, key, column
+    │   └── DamagedRecord
     ├── ApprovalNotFound         -31021
     ├── UnknownModel             -31022
     ├── UnknownTool              -31023
@@ -184,9 +185,33 @@ class ModelResponseError(ModelError):
 
 
 class StorageError(SojournError):
-    """The disk said no; nothing was acknowledged or published."""
+    """The disk said no; nothing was acknowledged or published. With `table`: a record in it cannot be read."""
 
     code, kind = -31020, "storageError"
+
+
+class DamagedRecord(StorageError):
+    """A record of the store cannot be read: `table`, `key` and `column` name it. No other is harmed."""
+
+    @classmethod
+    def of(cls, table: str, key: list[Any], column: str, why: str) -> DamagedRecord:
+        """Names the record, says what is wrong with it and what would be right."""
+        shown = ", ".join(map(repr, key))
+        text = (
+            f"The record {shown} of the store's table {table!r} is damaged: its {column!r} cannot be read ({why}). "
+            "No other record is harmed. Put back a copy of the database to have it again; to go on without it, fork "
+            "the agent from a message before it, replace the agent's messages, or delete the agent."
+        )
+        return cls(text, table=table, key=key, column=column)
+
+    @classmethod
+    def file(cls, table: str, why: str, remedy: str) -> DamagedRecord:
+        """Says that the database cannot be read where a table is kept, and what to do."""
+        text = (
+            f"The database is damaged where this part of the table {table!r} is kept ({why}); what is elsewhere is not "
+            f"harmed. Stop the daemon and {remedy}."
+        )
+        return cls(text, table=table)
 
 
 class ApprovalNotFound(SojournError):

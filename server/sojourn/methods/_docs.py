@@ -91,6 +91,7 @@ def error_table() -> list[dict[str, Any]]:
     ours = [
         (kind.code, kind.kind, doc_of(kind), re.findall(r"\w+", drawn.get(kind.__name__, "")))
         for kind in _subclasses(errors.SojournError)
+        if "kind" in vars(kind)  # else it is its base to clients
     ]
     theirs = [(code, kind, doc, ["ref"] if kind == "internal" else []) for code, kind, doc in JSON_RPC_ERRORS]
     return [

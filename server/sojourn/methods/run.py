@@ -81,7 +81,10 @@ class RunParams(Params):
 
 
 class RunInfo(Result):
-    """A run as it stands; `step` is what it owes, when a client may drive it."""
+    """A run as it stands; `step` is what it owes, when a client may drive it.
+
+    `damage`: what of its record in the store cannot be read; only `run/list` shows such a run.
+    """
 
     run_id: str
     revision: int
@@ -91,6 +94,7 @@ class RunInfo(Result):
     usage: Usage
     agent_id: str | None = None
     step: Step | None = None
+    damage: str | None = None
 
 
 class ListParams(Params):

@@ -6,12 +6,15 @@ Worked out once per type from the dataclass itself, so that a table is described
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
+from sojourn.core.errors import DamagedRecord
+
+from .base import Damaged
 from .records import Record, Table
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +43,8 @@ class Columns:
     """The column values of a record."""
     name: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     """What a row is remembered by: its kind and the values of its key."""
+    known_shapes: set[tuple[type, ...]] = field(default_factory=set)
+    """The types of rows that were looked at and found to be what they should."""
 
     def position(self, name: str) -> int:
         """Where the column `name` stands. Raises `ValueError` when the table has none of that name."""
@@ -67,6 +72,38 @@ def columns_of(kind: type[Record]) -> Columns:
         row=attrgetter(*names),
         name=lambda row: (kind, *[row[place] for place in key]),
     )
+
+
+def shape_of(row: tuple[Any, ...]) -> tuple[type, ...]:
+    """The types of a row's values."""
+    return tuple(map(type, row))
+
+
+def whole_row(columns: Columns, row: tuple[Any, ...], damaged: Damaged | None) -> tuple[Any, ...]:
+    """The row, when each value is one that its column can hold: a disk may have made others of them.
+
+    Raises `DamagedRecord`, or puts it into `damaged` and answers the row with empty values in the place of wrong ones.
+    """
+    wrong = [place for place, value in enumerate(row) if not _fits(columns, place, value)]
+    if not wrong:
+        columns.known_shapes.add(shape_of(row))
+        return row
+    key = tuple(row[place] for place in columns.key)
+    found, place = type(row[wrong[0]]).__name__, wrong[0]
+    why = f"it holds {found} in the place of {columns.types[place].__name__}"
+    error = DamagedRecord.of(columns.table.name, [str(part) for part in key], columns.names[place], why)
+    if damaged is None:
+        raise error
+    whole = list(row)
+    for place in wrong:
+        whole[place] = None if columns.nullable[place] else columns.types[place]()
+    damaged[tuple(whole[place] for place in columns.key)] = error
+    return tuple(whole)
+
+
+def _fits(columns: Columns, place: int, value: Any) -> bool:
+    wanted = columns.types[place]
+    return (value is None and columns.nullable[place]) or type(value) is (int if wanted is bool else wanted)
 
 
 def _plain_type(hint: Any) -> type:

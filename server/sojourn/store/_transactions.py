@@ -8,6 +8,7 @@ transition does with it: nothing of its batch can be kept.
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from itertools import compress
 from operator import attrgetter, itemgetter, ne
 from typing import Any, ClassVar, TypeVar
 
-from sojourn.core.errors import StorageError
+from sojourn.core.errors import DamagedRecord, StorageError
 
 from ._bodies import MARK, must_pack, none_to_pack, pack, unpack
 from ._border import Ended
-from ._columns import check_limit, columns_of, order_columns, remembered, start_values
+from ._columns import check_limit, columns_of, order_columns, remembered, shape_of, start_values, whole_row
 from ._later import Later, Unwritten
 from ._statements import (
     conditions_of,
@@ -29,8 +30,8 @@ from ._statements import (
     statements_of,
     update_sql,
 )
-from .base import Conflict
-from .migrations import primary_code
+from .base import Conflict, Damaged
+from .migrations import DAMAGED, primary_code
 from .records import AgentRecord, CallRecord, Record, RunRecord
 
 R = TypeVar("R", bound=Record)
@@ -71,6 +72,7 @@ class SqliteReadTx:
         desc: bool = False,
         after: Any = None,
         limit: int | None = None,
+        damaged: Damaged | None = None,
         **where: Any,
     ) -> list[R]:
         """See `ReadTx.find`."""
@@ -80,7 +82,7 @@ class SqliteReadTx:
         if after is not None:
             values += start_values(kind, order_columns(kind, order), after)
         check_limit(limit)
-        return self._records(kind, self._rows(sql, (*values, -1 if limit is None else limit)))
+        return self._records(kind, self._rows(sql, (*values, -1 if limit is None else limit)), damaged)
 
     def count(self, kind: type[R], /, **where: Any) -> int:
         """See `ReadTx.count`."""
@@ -93,18 +95,33 @@ class SqliteReadTx:
         """Every later use raises: the transaction is over."""
         self._db = Ended()
 
-    def _records(self, kind: type[R], rows: list[tuple[Any, ...]]) -> list[R]:
+    def _records(self, kind: type[R], rows: list[tuple[Any, ...]], damaged: Damaged | None = None) -> list[R]:
         columns = statements_of(kind).columns
+        if not columns.known_shapes.issuperset(map(shape_of, rows)):
+            rows = [whole_row(columns, row, damaged) for row in rows]
         for i in columns.bodies:
             for n, row in enumerate(rows):
                 text = row[i]
                 if text is not None and text.startswith(MARK):
-                    rows[n] = (*row[:i], unpack(text, self._blob), *row[i + 1 :])
+                    rows[n] = (*row[:i], self._unpacked(text), *row[i + 1 :])
         records = [kind(*row) for row in rows]
         for name in columns.bools:
             for record in records:
                 setattr(record, name, bool(getattr(record, name)))
         return records
+
+    def _unpacked(self, text: str) -> str:
+        try:
+            return unpack(text, self._blob)
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+        ) as error:
+            # It stays as it is, which is no JSON: whoever reads it says so.
+            _log.error("A packed body is damaged (%s).", error)
+            return text
 
     def _blob(self, digest: str) -> bytes | None:
         rows = self._rows("SELECT data FROM blobs WHERE sha256 = ?", (digest,))
@@ -120,7 +137,7 @@ class SqliteReadTx:
         except sqlite3.Error as error:
             if "decode to UTF-8" in str(error):
                 return self._damaged_rows(sql, values)
-            raise self._plain(error) from error
+            raise self._plain(error, sql) from error
 
     def _damaged_rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         # A damaged text in one row must not hide the others.
@@ -131,7 +148,10 @@ class SqliteReadTx:
         finally:
             connection.text_factory = str
 
-    def _plain(self, error: sqlite3.Error) -> Exception:
+    def _plain(self, error: sqlite3.Error, sql: str) -> Exception:
+        if primary_code(error) == sqlite3.SQLITE_CORRUPT:
+            self.failure = error  # SQLite commits nothing of a transaction that met it
+            return DamagedRecord.file(_table_of(sql), str(error), DAMAGED)
         if isinstance(error, sqlite3.IntegrityError):
             taken = getattr(error, "sqlite_errorcode", 0) in _TAKEN
             return Conflict(f"{error}: another row has it.") if taken else TypeError(f"{error}.")
@@ -239,11 +259,12 @@ class SqliteTx(SqliteReadTx):
         desc: bool = False,
         after: Any = None,
         limit: int | None = None,
+        damaged: Damaged | None = None,
         **where: Any,
     ) -> list[R]:
         """See `ReadTx.find`."""
         self._look(kind)
-        return super().find(kind, order=order, desc=desc, after=after, limit=limit, **where)
+        return super().find(kind, order=order, desc=desc, after=after, limit=limit, damaged=damaged, **where)
 
     def count(self, kind: type[R], /, **where: Any) -> int:
         """See `ReadTx.count`."""
@@ -398,7 +419,7 @@ class SqliteTx(SqliteReadTx):
             try:
                 written = self._db.executemany(sql, rows).rowcount
             except sqlite3.Error as error:
-                raise self._plain(error) from error
+                raise self._plain(error, sql) from error
         if written != len(rows):
             raise KeyError(f"{len(rows) - written} of {len(rows)} rows were not there to be changed: {sql}")
 
@@ -425,7 +446,7 @@ class SqliteTx(SqliteReadTx):
         try:
             return self._db.execute(sql, values).rowcount  # type: ignore[no-any-return]
         except sqlite3.Error as error:
-            raise self._plain(error) from error
+            raise self._plain(error, sql) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,3 +466,8 @@ def _update_plan(kind: type[Record], fields: tuple[str, ...]) -> _Update:
 
 def _decoded(data: bytes) -> str:
     return data.decode(errors="replace")
+
+
+def _table_of(sql: str) -> str:
+    found = re.search(r"(?:FROM|INTO|UPDATE) (\w+)", sql)
+    return found[1] if found else "?"

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from sojourn.core.errors import StorageError
+from sojourn.core.errors import DamagedRecord, StorageError
 
 from ._border import run
 from ._later import Later, Unwritten
@@ -143,9 +143,11 @@ class Writer:
             self._db.execute("COMMIT" if kept else "ROLLBACK")
         except Exception as error:  # noqa: BLE001 (a writer that dies would leave every caller waiting for ever)
             self._undo()
+            text = f"The store {str(self._path)!r} could not write ({error}); nothing was kept."
             for job in batch.jobs:
-                job.error = StorageError(f"The store {str(self._path)!r} could not write ({error}); nothing was kept.")
-            self._note_health(batch, str(error))
+                job.error = job.error if isinstance(job.error, DamagedRecord) else StorageError(text)
+            if any(not isinstance(job.error, DamagedRecord) for job in batch.jobs):
+                self._note_health(batch, str(error))
         else:
             self.commits += 1
             self.transitions += sum(job.error is None for job in batch.jobs)

@@ -12,10 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from sojourn.core.errors import DamagedRecord
+
 from .records import Record
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
+
+
+Damaged = dict[tuple[Any, ...], DamagedRecord]
+"""What is wrong with rows, by their key."""
 
 
 class Conflict(Exception):
@@ -36,7 +42,9 @@ class ReadTx(Protocol):
     """A consistent view. Never kept across an await."""
 
     def get(self, kind: type[R], *key: Any) -> R | None:
-        """The record with this primary key (values in the order of `kind.TABLE.key`), a fresh object, or None."""
+        """The record with this primary key (values in the order of `kind.TABLE.key`), a fresh object, or None.
+
+        Raises `core.errors.DamagedRecord` when it holds a value that its column cannot."""
         ...
 
     def find(
@@ -48,12 +56,16 @@ class ReadTx(Protocol):
         desc: bool = False,
         after: Any = None,
         limit: int | None = None,
+        damaged: Damaged | None = None,
         **where: Any,
     ) -> list[R]:
         """Records whose columns equal `where` (a tuple value means "one of these", None means IS NULL).
 
         Ordered by `order` (a column or several), default the primary key; `after` is the value, or the tuple of values,
         of the order columns behind which to start (before which, with `desc`).
+
+        The first row with a value that its column cannot hold raises `core.errors.DamagedRecord`; when `damaged` is
+        given, that is put there instead, and the row has an empty value in its place: no damaged row hides another.
         """
         ...
 

@@ -25,7 +25,7 @@ from ._columns import (
     order_columns,
     start_values,
 )
-from .base import Conflict, ReadTx, StoreStats, Tx
+from .base import Conflict, Damaged, ReadTx, StoreStats, Tx
 from .records import MetaRecord, Record, changes, snapshot
 
 R = TypeVar("R", bound=Record)
@@ -116,6 +116,7 @@ class _MemoryReadTx:
         desc: bool = False,
         after: Any = None,
         limit: int | None = None,
+        damaged: Damaged | None = None,
         **where: Any,
     ) -> list[R]:
         """See `ReadTx.find`."""
