@@ -143,16 +143,23 @@ class Writer:
             self._db.execute("COMMIT" if kept else "ROLLBACK")
         except Exception as error:  # noqa: BLE001 (a writer that dies would leave every caller waiting for ever)
             self._undo()
-            text = f"The store {str(self._path)!r} could not write ({error}); nothing was kept."
-            for job in batch.jobs:
-                job.error = job.error if isinstance(job.error, DamagedRecord) else StorageError(text)
-            if any(not isinstance(job.error, DamagedRecord) for job in batch.jobs):
-                self._note_health(batch, str(error))
+            self._fail(batch, error)
         else:
             self.commits += 1
             self.transitions += sum(job.error is None for job in batch.jobs)
             self._note_health(batch, None)
         self._deliver(batch)
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        """Nothing of a batch was kept. When a damaged page is to blame and it is known whose, the disk is as well as
+        it was."""
+        if isinstance(error, DamagedRecord) and len(batch.jobs) == 1:
+            batch.jobs[0].error = error
+        text = f"The store {str(self._path)!r} could not write ({error}); nothing was kept."
+        for job in batch.jobs:
+            job.error = job.error if isinstance(job.error, DamagedRecord) else StorageError(text)
+        if any(not isinstance(job.error, DamagedRecord) for job in batch.jobs):
+            self._note_health(batch, str(error))
 
     def _step(self, job: Job) -> None:
         """Runs a transition. Raises when the disk fails."""
