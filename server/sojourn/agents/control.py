@@ -465,6 +465,7 @@ class Control:
         p = new_pass(self._rt, agent, run_id, restore(parts, conversation), conversation)
         p.run.knowing_call_ids(conversation.call_ids)
         p.nest = nest
+        p.count_time(parts.record.created_at)
         p.loaded = (parts.record.revision, len(conversation.messages))
         p.bodies = [message_json(m) for m in conversation.messages[parts.record.pass_first_message :]]
         return p

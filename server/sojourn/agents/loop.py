@@ -86,8 +86,8 @@ async def leave_tools(p: Pass) -> None:
 async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
     answering = asyncio.create_task(_stream(rt, p, todo), name=f"model {p.agent_id}")
     try:
-        if not await _ended(p, answering):
-            return await rt.write("end", lambda ledger: stop(ledger, p))
+        if not await _ended(p, answering, within=p.seconds_left):
+            return await _cut(rt, p)
         answer, timing = answering.result()
     except SojournError as error:
         if isinstance(error, StorageError):
@@ -122,8 +122,8 @@ async def _compact(rt: Runtime, p: Pass, todo: Compact) -> Todo:
 
     plan = compaction.plan_for(p)
     summing = asyncio.create_task(compaction.ask(p.model, plan, hear), name=f"summary {p.agent_id}")
-    if not await _ended(p, summing):
-        return await rt.write("end", lambda ledger: stop(ledger, p))
+    if not await _ended(p, summing, within=p.seconds_left):
+        return await _cut(rt, p)
     asked = summing.result()
     return await _go_on(rt, p, lambda ledger: turns.compacted(ledger, p, asked))
 
@@ -134,6 +134,13 @@ async def _judge(rt: Runtime, p: Pass, todo: AskHooks) -> Todo:
         return await rt.write("end", lambda ledger: stop(ledger, p))
     judged = judging.result()
     return await _go_on(rt, p, lambda ledger: hooks.open_judged(ledger, rt, p, todo.calls, judged))
+
+
+async def _cut(rt: Runtime, p: Pass) -> Todo:
+    """A model call was given up: the run is to be stopped, or has no time left."""
+    if p.stop_asked:
+        return await rt.write("end", lambda ledger: stop(ledger, p))
+    return await _go_on(rt, p, lambda ledger: turns.out_of_time(ledger, p))
 
 
 async def _go_on(rt: Runtime, p: Pass, change: Callable[[Ledger], Todo]) -> Todo:
@@ -161,10 +168,12 @@ async def _stop_has_come(p: Pass) -> None:
             p.asking = None
 
 
-async def _ended(p: Pass, work: asyncio.Task[Any]) -> bool:
-    """Whether the work came to its end; it is given up when the run is to be stopped."""
+async def _ended(p: Pass, work: asyncio.Task[Any], *, within: float | None = None) -> bool:
+    """Whether the work came to its end; it is given up when the run is to be stopped, or after `within` seconds."""
     try:
-        await _answered_or_stopped(p, work)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await _answered_or_stopped(p, work)
         return work.done()
     finally:
         p.asking = None
@@ -245,9 +254,11 @@ def _tell_delta(rt: Runtime, p: Pass, message_id: str, delta: ModelDelta) -> Non
 async def _round(rt: Runtime, p: Pass) -> Todo:
     while isinstance(p.todo, RunTools):
         for call in () if p.stop_asked else p.todo.start:
+            if p.seconds_left:
+                p.timed.add(call.call_id)
             p.running[call.call_id] = asyncio.create_task(_run_call(rt, p, call), name=f"tool {call.call_id}")
         p.todo = RunTools()
-        await p.wake.wait()
+        await _something_happened(p)
         p.wake.clear()
         if p.broken is not None:
             raise p.broken
@@ -262,6 +273,33 @@ async def _round(rt: Runtime, p: Pass) -> Todo:
             _merge(p, await rt.write("advance", lambda ledger: _advance(ledger, rt, p)))
     assert p.todo is not None
     return p.todo
+
+
+async def _something_happened(p: Pass) -> None:
+    """Returns when the round is to be looked at. When the time of the run is over meanwhile, the calls at work that
+    have no limit of their own are told to end: nothing else would end one that hangs."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(p.seconds_left if p.timed else None):
+            await p.wake.wait()
+    if not p.wake.is_set():
+        _end_unbounded(p)
+        await p.wake.wait()
+
+
+def _end_unbounded(p: Pass) -> None:
+    names = {call.id: call.name for call in p.run.round.calls} if p.run.round is not None else {}
+    for call_id in p.timed & p.running.keys():
+        tool = p.tools.get(names.get(call_id, ""))
+        if tool is None or not tool.info.bounded:
+            p.out_of_time.add(call_id)
+            p.running[call_id].cancel()
+    p.timed.clear()
+
+
+def _out_of_time(p: Pass, call: CallRecord) -> ToolOutput:
+    """What a call came to that was told to end when the time of its run was over."""
+    why = p.goes_on.pop(call.call_id, None)
+    return ToolOutput.error(f"{rounds.OUT_OF_TIME} {why}" if why else rounds.OUT_OF_TIME)
 
 
 def _advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo | None:
@@ -299,7 +337,11 @@ async def _run_call(rt: Runtime, p: Pass, call: CallRecord) -> None:
     except Aborted:
         output = ToolOutput.error(rounds.STOPPED)
     except asyncio.CancelledError:
-        if not p.stop_asked and asyncio.current_task().cancelling() == 0:  # type: ignore[union-attr]
+        task = asyncio.current_task()
+        assert task is not None
+        if call.call_id in p.out_of_time and not p.leaving and task.uncancel() == 0:
+            output = _out_of_time(p, call)
+        elif not p.stop_asked and task.cancelling() == 0:
             output = ToolOutput.error("The tool cancelled itself.")
         else:
             raise

@@ -7,6 +7,7 @@ thing that the loop does next. Between two transitions the run in memory equals 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from sojourn.store.records import (
 )
 from sojourn.tools.base import Tool
 
-from . import stored
+from . import clock, stored
 from .ledger import Ledger
 from .runtime import Conversation, Runtime
 
@@ -130,6 +131,12 @@ class Pass:
     """Child agents that its calls may start and that do not run yet."""
     streamed: dict[int, Streamed] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    ends_at: float | None = None
+    """When `limits.wall_clock_s` is over, by the monotonic clock; None without that limit."""
+    timed: set[str] = field(default_factory=set)
+    """Calls that were begun before."""
+    out_of_time: set[str] = field(default_factory=set)
+    """Calls that were told to end because it was."""
     nudged: bool = False
     """A decision was made: the round must be looked at."""
     loaded: tuple[int, int] | None = None
@@ -165,6 +172,17 @@ class Pass:
         self.wake.set()
         if self.asking is not None and not self.asking.done():
             self.asking.set_result(None)
+
+    def count_time(self, begun: str) -> None:
+        """Works out when the time of the run, which began at `begun`, is over."""
+        limits = self.config.limits
+        if limits is not None and limits.wall_clock_s is not None:
+            self.ends_at = time.monotonic() + limits.wall_clock_s - clock.seconds_since(begun)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of the time of the run, 0 when it is over; None when that is not limited."""
+        return None if self.ends_at is None else max(0.0, self.ends_at - time.monotonic())
 
     def records(self, ledger: Ledger) -> tuple[AgentRecord, RunRecord]:
         """The rows of the agent and of the run within a transition."""

@@ -31,6 +31,7 @@ STOPPED = "Stopped by the user."
 UNASKED = (
     "Not executed: the daemon stopped while this call waited for a decision, and the run that it worked for ended."
 )
+OUT_OF_TIME = "Ended: the run reached its limit 'wallClockS' while this call was at work. It may have taken effect."
 HAS_RESULT = ("preresolved", "returned", "pending", "resolved", "failed", "denied", "interrupted")
 
 

@@ -346,4 +346,5 @@ def _info(name: str, client_id: str, body: str) -> ToolInfo:
         approval=said.get("approval", "ask"),
         on_interrupt=said.get("onInterrupt", "fail"),
         source=f"client:{client_id}",
+        bounded=True,
     )

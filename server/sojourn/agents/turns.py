@@ -49,6 +49,7 @@ def start(
     record.pass_first_seq, record.pass_first_message = agent.last_seq + 1, agent.message_count
     agent.active_run_id = record.run_id
     p.bodies = []
+    p.count_time(record.created_at)
     p.nest = nest_of(ledger.tx, record)
     ledger.event(agent, hot.agent_start(cause), run=record, origin=origin)
     ledger.save_run(record)
@@ -60,11 +61,7 @@ def turn(ledger: Ledger, p: Pass) -> Todo:
     agent, record = p.records(ledger)
     limit = _limit_reached(p, record)
     if limit is not None:
-        name, value, most = limit
-        text = f"The run reached its limit {name!r}: {value} of {most}. Raise the limit and resume it to go on."
-        data = {"limit": name, "value": value, "max": most}
-        ledger.warning(agent, "limitReached", text, run=record, data=data)
-        return ending.end(ledger, p, "paused")
+        return _pause(ledger, p, *limit)
     if compaction.is_due(p):
         return compaction.begin(ledger, p)
     try:
@@ -82,6 +79,30 @@ def turn(ledger: Ledger, p: Pass) -> Todo:
     ledger.event(agent, hot.message_start(message_id, "assistant"), run=record)
     ledger.set_state(agent, "running", "model")
     return AskModel(message_id, [*step.history, step.prompt], step.turn)
+
+
+def _pause(ledger: Ledger, p: Pass, name: str, value: float, most: float) -> Over:
+    agent, record = p.records(ledger)
+    text = f"The run reached its limit {name!r}: {value} of {most}. Raise the limit and resume it to go on."
+    ledger.warning(agent, "limitReached", text, run=record, data={"limit": name, "value": value, "max": most})
+    return ending.end(ledger, p, "paused")
+
+
+def out_of_time(ledger: Ledger, p: Pass) -> Over:
+    """The time of the run is over while a model writes: nothing of its answer is kept, a resume asks it again."""
+    agent, record = p.records(ledger)
+    if not record.pass_open:
+        return Over("paused")
+    if record.streaming_message is not None:
+        ledger.event(agent, ev.MessageReset(message_id=record.streaming_message, reason="cut"), run=record)
+        record.streaming_message = None
+    p.streamed.clear()
+    if p.run.state == "awaiting_model":
+        ledger.event(agent, hot.turn_end(p.run.turn), run=record)
+        p.run.withdraw_call()
+    assert p.config.limits is not None
+    most = p.config.limits.wall_clock_s or 0.0
+    return _pause(ledger, p, "wallClockS", max(round(clock.seconds_since(record.created_at), 3), most), most)
 
 
 def _budget(p: Pass) -> hot.WireEvent:

@@ -109,6 +109,7 @@ def tool(
     approval: Policy = "ask",
     on_interrupt: OnInterrupt = "fail",
     subject: Subject | None = None,
+    bounded: bool = False,
     close: Callable[[], Awaitable[None]] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
@@ -122,15 +123,17 @@ def tool(
     approval: Policy = "ask",
     on_interrupt: OnInterrupt = "fail",
     subject: Subject | None = None,
+    bounded: bool = False,
     close: Callable[[], Awaitable[None]] | None = None,
 ) -> Any:
-    """Makes a function a tool: `@tool`, or `@tool(name=, description=, approval=, on_interrupt=, subject=, close=)`.
+    """Makes a function a tool: `@tool`, or with `@tool(name=, description=, approval=, on_interrupt=, …)`.
 
     The name defaults to the function's, the description to its docstring, the schema comes from its type hints
     (`Annotated[int, Field(description=..., ge=1)]` says more). A parameter annotated `ToolContext` is given by the
     daemon and not shown to the model. `approval`: what happens when no config says otherwise; `on_interrupt="rerun"`
     promises that running a call again after a crash is harmless (its id is the key); `subject` is the argument that
-    approval patterns look at; `close` is awaited when the daemon ends, for work that outlives its calls.
+    approval patterns look at; `bounded` says that a call ends by a time limit of its own, which a run whose
+    `wall_clock_s` is over then waits for; `close` is awaited when the daemon ends, for work that outlives its calls.
 
     Raises `TypeError` for a function that cannot be called by named, typed arguments, `ValueError` for a name that
     providers refuse.
@@ -142,7 +145,9 @@ def tool(
             raise ValueError(f"{own!r} cannot be a tool's name: up to 64 letters, digits, '_' and '-' can.")
         text = description if description is not None else inspect.getdoc(function) or ""
         made = FunctionTool(function, name=own, description=text)
-        made.info = dataclasses.replace(made.info, approval=approval, on_interrupt=on_interrupt, subject=subject)
+        made.info = dataclasses.replace(
+            made.info, approval=approval, on_interrupt=on_interrupt, subject=subject, bounded=bounded
+        )
         made.close = close
         return made
 

@@ -20,6 +20,7 @@ class ToolInfo:
 
     `on_interrupt`: `rerun` promises that running a call again after a crash is harmless; its id is the key (D11).
     `subject` is the argument that approval patterns look at; None: `command`, `path` or `url`, where there is one.
+    `bounded`: its calls end by a time limit of their own, so a run that has no time left waits for them.
     """
 
     spec: ToolSpec
@@ -27,6 +28,7 @@ class ToolInfo:
     on_interrupt: OnInterrupt = "fail"
     source: str = "builtin"
     subject: Subject | None = None
+    bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

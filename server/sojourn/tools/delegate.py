@@ -19,7 +19,7 @@ from .author import FunctionTool, tool
 from .base import ToolContext, ToolOutput
 
 _PROMPT = "You do one task for another agent. Work on your own and report back briefly; only your last message is read."
-_MAKE = tool(approval="allow", on_interrupt="rerun", name="delegate")
+_MAKE = tool(approval="allow", on_interrupt="rerun", bounded=True, name="delegate")
 
 
 async def _delegate(

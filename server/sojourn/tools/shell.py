@@ -38,7 +38,7 @@ _Background = Annotated[
 def shell_tool(around: Surroundings) -> FunctionTool[..., Any]:
     """The tool, whose commands get `around` of the daemon's own."""
 
-    @tool(approval="ask", close=_all_gone)
+    @tool(approval="ask", bounded=True, close=_all_gone)
     async def shell(
         ctx: ToolContext, command: _Command, timeout_s: _Limit = None, background: _Background = False
     ) -> ToolOutput:

@@ -211,7 +211,7 @@ class ServerTool:
 
     def __init__(self, server: Server, spec: ToolSpec) -> None:
         self._server = server
-        self.info = ToolInfo(spec, approval=server.config.approval, source=server.source)
+        self.info = ToolInfo(spec, approval=server.config.approval, source=server.source, bounded=True)
 
     async def execute(self, args: dict[str, Any], ctx: ToolContext) -> ToolOutput:
         """Has the server do the work; it is started first if need be."""
