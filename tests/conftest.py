@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+
+from sojourn_client.testing import DaemonProcess
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Or each of the hundreds of daemons and commands would compile the whole server anew."""
@@ -15,6 +18,11 @@ MEASURED = ("agents/", "e2e/test_cli_", "e2e/test_daemon_life", "models/", "rpc/
 
 Those of the others are nearly all killed, and would leave nothing measured behind.
 """
+
+DAEMONS_MEASURED = "e2e/test_daemon_life"
+"""Of these also the daemons that `DaemonProcess` starts: elsewhere they are killed at the end of a test."""
+
+COVERAGE_VARIABLES = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 
 FIRST = (
     "editors/test_vscode_extension",
@@ -45,9 +53,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def processes_measured(request: pytest.FixtureRequest) -> Iterator[None]:
     """Has coverage measure the processes that the tests of a module start, or not."""
     with pytest.MonkeyPatch.context() as patch:
-        if not _within(request.config, request.node).startswith(MEASURED):
-            patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-            patch.delenv("COVERAGE_PROCESS_START", raising=False)
+        where = _within(request.config, request.node)
+        if not where.startswith(MEASURED):
+            for name in COVERAGE_VARIABLES:
+                patch.delenv(name, raising=False)
+        elif not where.startswith(DAEMONS_MEASURED):
+            patch.setattr(DaemonProcess, "start", _unmeasured(DaemonProcess.start))
         yield
 
 
@@ -55,6 +66,20 @@ def processes_measured(request: pytest.FixtureRequest) -> Iterator[None]:
 def anyio_backend() -> str:
     """In-process async tests run on asyncio, as the daemon does."""
     return "asyncio"
+
+
+def _unmeasured(start: Callable[..., DaemonProcess]) -> Callable[..., DaemonProcess]:
+    """`DaemonProcess.start` of a daemon that coverage does not measure; the commands of `run` still are."""
+
+    def start_unmeasured(daemon: DaemonProcess, **options: Any) -> DaemonProcess:
+        given = daemon.env
+        daemon.env = {name: value for name, value in given.items() if name not in COVERAGE_VARIABLES}
+        try:
+            return start(daemon, **options)
+        finally:
+            daemon.env = given
+
+    return start_unmeasured
 
 
 def _within(config: pytest.Config, node: pytest.Item | pytest.Module) -> str:

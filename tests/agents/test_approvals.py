@@ -293,7 +293,7 @@ async def test_clients_that_answer_approvals_are_asked_and_the_first_answer_wins
         assert away.asked == []
         resolved = next(e for e in h.client.events() if e["type"] == "approvalResolved")
         assert resolved["approval"]["decision"]["by"] == "quick"
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(5):
             await answered.wait()
 
 

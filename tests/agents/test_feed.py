@@ -180,7 +180,7 @@ async def test_a_client_that_is_too_slow_is_told_and_reads_on_from_what_it_saw()
         await h.prompt()
         assert slow.seqs()[-1] == seen
         slow.full = False
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(5):
             while not slow.params("agent/resync"):
                 await asyncio.sleep(0)
         assert slow.params("agent/resync")[0]["agentId"] == "a"
@@ -211,11 +211,11 @@ async def test_watchers_hear_of_every_agent_that_changes_and_of_deletions() -> N
         await h.hub.watch(h.client)
         await h.agent(attach=False)
         await h.prompt()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(5):
             while not any(p.get("agent", {}).get("messageCount") == 2 for p in h.client.params("agent/changed")):
                 await asyncio.sleep(0)
         await h.hub.delete_agent(Caller(), "a", force=False)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(5):
             while {"agentId": "a", "deleted": True} not in h.client.params("agent/changed"):
                 await asyncio.sleep(0)
         await h.hub.unwatch(h.client)

@@ -8,7 +8,6 @@ import dataclasses
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable
 from datetime import date
 from enum import Enum
@@ -235,11 +234,10 @@ async def test_stopping_a_blocking_function_is_immediate_and_what_goes_on_is_rep
     with caplog.at_level(logging.WARNING):
         call = asyncio.create_task(stubborn.execute({}, ctx))
         await until(started.is_set)
-        began = time.monotonic()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert time.monotonic() - began < 0.5
+        assert not ended.is_set()
         assert "'stubborn'" in ctx.extra[GOES_ON]
         assert "its thread goes on" in caplog.text
         release.set()
