@@ -14,6 +14,8 @@ from house import Client, House, ToldTool, call, house, killed_house, pending_to
 
 from sojourn.agents import clock
 from sojourn.agents.control import Control
+from sojourn.agents.rounds import INTERRUPTED, NOT_STARTED
+from sojourn.agents.runtime import HubLimits
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import NothingToResume
 from sojourn.core.messages import TextPart, ToolCallPart
@@ -62,6 +64,33 @@ async def test_a_dispatched_call_is_failed_with_a_warning_and_never_run_again(tm
         assert results == [("quick", False), ("charge", True)]
         codes = [e["code"] for e in await h.stored_events() if e["type"] == "warning"]
         assert codes == ["runInterrupted", "callInterrupted"]
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["with an open approval", "without"])
+async def test_a_call_whose_turn_had_not_come_is_not_started_after_a_crash(tmp_path: Path, asks: bool) -> None:
+    """D1: the round had begun, so nobody knows any more what its undispatched calls would have been asked after."""
+    hung, quick, risky = ToldTool("hung", for_ever), ToldTool("quick"), ToldTool("risky", approval="ask")
+    calls = [call("hung"), call("quick"), *([call("risky")] if asks else [])]
+    tools, one_by_one = [hung, quick, risky], HubLimits(tool_concurrency=1)
+    async with killed_house(calls, path=tmp_path, tools=tools, limits=one_by_one) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("toolExecStart")
+    for _ in range(2):  # a second restart finds what the first has left
+        async with killed_house(path=tmp_path, tools=tools, limits=one_by_one) as h:
+            assert (await h.state())["state"] == ("waiting" if asks else "interrupted")
+    async with house("I see", path=tmp_path, tools=tools, limits=one_by_one) as h:
+        if asks:
+            (approval,) = await h.approvals()
+            await h.decide(approval["approvalId"])
+            async with asyncio.timeout(5):
+                outcome = await h.hub.wait("a", None)
+        else:
+            outcome = await h.resume()
+        assert outcome.output == "I see"
+        told = {m["toolName"]: m["content"][0]["text"] for m in await h.messages() if m["role"] == "toolResult"}
+        assert told == {"hung": INTERRUPTED, "quick": NOT_STARTED, **({"risky": "done"} if asks else {})}
+        assert [len(tool.ran) for tool in tools] == [1, 0, int(asks)]
 
 
 async def test_a_new_prompt_after_a_crash_closes_the_old_round_too(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def _carry_on_round(rt: Runtime, ledger: Ledger, p: Pass) -> Todo:
         return hooks.enter_round(ledger, rt, p, p.run.round.owed())
     for row in rows:
         if row.state == "proposed":
-            rounds.not_started(ledger, *p.records(ledger), row)
+            rounds.not_started(ledger, row)
     return rounds.advance(ledger, rt, p)
 
 

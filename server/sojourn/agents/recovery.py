@@ -220,17 +220,21 @@ def _decided(tx: ReadTx, kept: set[str]) -> list[str]:
 
 
 def _keep(ledger: Ledger, kept: set[str]) -> None:
-    """Shows the kept runs as waiting, and notes which of their calls were at work in the life that is over."""
+    """Shows the kept runs as waiting, and notes which of their calls were at work in the life that is over, and whose
+    turn had not come in it (D1)."""
     for run_id in sorted(kept):
         try:
             record = ledger.run(run_id)
-            agent, at_work = ledger.agent(record.agent_id or ""), ledger.calls_of(record, state="dispatched")
+            agent = ledger.agent(record.agent_id or "")
+            at_work, not_begun = (ledger.calls_of(record, state=state) for state in ("dispatched", "proposed"))
         except (DamagedRecord, AgentNotFound) as error:
             log.error("The run %s waits, and its agent cannot be read. %s", run_id, error)
             continue
         ledger.set_state(agent, "waiting", "approval")
         for row in at_work:
             rounds.lose(ledger, row)
+        for row in not_begun:
+            rounds.not_started(ledger, row)
 
 
 def _interrupt(rt: Runtime, ledger: Ledger, run_id: str, *, in_order: bool) -> None:

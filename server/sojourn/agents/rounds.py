@@ -347,9 +347,8 @@ def close_stored(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
         ledger.show_message(agent, message, ledger.append_message(agent, message), run=record)
 
 
-def not_started(ledger: Ledger, agent: AgentRecord, record: RunRecord, row: CallRecord) -> None:
+def not_started(ledger: Ledger, row: CallRecord) -> None:
     """A call of a round that had begun, whose turn had not come when the daemon died (D1)."""
-    del agent, record
     row.state, row.result = "failed", text_result(NOT_STARTED)
     ledger.tx.update(row, "state", "result", later=True)
 
