@@ -13,7 +13,10 @@ from sojourn_client.testing import DaemonProcess
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Or each of the hundreds of daemons and commands would compile the whole server anew."""
 
-MEASURED = ("agents/", "e2e/test_cli_", "e2e/test_daemon_life", "models/", "rpc/", "store/", "tools/")
+MEASURED = (
+    *("agents/", "models/", "rpc/", "store/", "tools/", "clients/test_transcripts"),
+    *("e2e/test_cli_", "e2e/test_daemon_life", "e2e/test_lsp_client", "e2e/test_plain_lsp", "e2e/test_shows_hand_steps"),
+)
 """Tests whose processes are measured for coverage, which makes a start half as long again.
 
 Those of the others are nearly all killed, and would leave nothing measured behind.

@@ -127,6 +127,7 @@ class Editor:
 def daemon() -> Any:
     with DaemonProcess(script=SCRIPT) as running:
         yield running
+        assert running.stop() == 0
 
 
 @pytest_asyncio.fixture

@@ -45,8 +45,17 @@ names = (f"agent-{number}" for number in count(1))
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """A daemon that lives through all tests and ends in order."""
     world = tmp_path_factory.mktemp("world") / "world"
     with DaemonProcess(script=SCRIPT, env={"SOJOURN_DEMO_WORLD": str(world)}) as daemon:
+        yield daemon
+        assert daemon.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[DaemonProcess]:
+    """A daemon that tests may kill."""
+    with DaemonProcess(script=SCRIPT) as daemon:
         yield daemon
 
 
@@ -112,8 +121,8 @@ def to_the_tools(script: Script) -> tuple[str, dict[str, Any]]:
     return run_id, script.ask("run/step", runId=run_id, modelResponse=says("Let me see.", *two))
 
 
-def test_a_script_takes_a_run_through_a_tool_round_and_a_killed_daemon(house: DaemonProcess) -> None:
-    with Script(house) as script:
+def test_a_script_takes_a_run_through_a_tool_round_and_a_killed_daemon(mortal: DaemonProcess) -> None:
+    with Script(mortal) as script:
         run_id, owed = to_the_tools(script)
         assert owed["step"] == {
             "type": "callTools",
@@ -126,9 +135,9 @@ def test_a_script_takes_a_run_through_a_tool_round_and_a_killed_daemon(house: Da
         partly = script.ask("run/step", runId=run_id, toolResults=some)
         assert [one["call"]["id"] for one in partly["step"]["calls"]] == ["msg-2-call-1"]
         exported = script.ask("run/export", runId=run_id)["run"]
-    house.kill9()
-    house.start()
-    with Script(house) as script:
+    mortal.kill9()
+    mortal.start()
+    with Script(mortal) as script:
         assert script.ask("run/step", runId=run_id) == partly
         assert script.ask("run/export", runId=run_id)["run"] == exported
         copy = script.ask("run/import", run=exported)["runId"]
@@ -307,14 +316,14 @@ def test_a_stepped_pass_ends_interrupted_when(house: DaemonProcess, takes_over: 
         assert passes == ["step", "interrupted", "resume", "done"]
 
 
-def test_an_interrupted_run_is_stepped_after_a_kill(house: DaemonProcess) -> None:
-    with client(house) as wire:
+def test_an_interrupted_run_is_stepped_after_a_kill(mortal: DaemonProcess) -> None:
+    with client(mortal) as wire:
         a = agent(wire, next(names))
         run_id = prompt(wire, a, "slowly", wait=False)["runId"]
         wire.event("messageDelta", agent_id=a)
-        house.kill9()
-    house.start()
-    with client(house) as wire, Script(house) as script:
+        mortal.kill9()
+    mortal.start()
+    with client(mortal) as wire, Script(mortal) as script:
         wire.call("agent/attach", {"agentId": a})
         model = script.ask("run/step", runId=run_id)["step"]
         assert (model["type"], model["turn"], text(model["prompt"]["content"])) == ("callModel", 1, "slowly")
