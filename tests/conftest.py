@@ -15,7 +15,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 MEASURED = (
     *("agents/", "models/", "rpc/", "store/", "tools/", "clients/test_transcripts"),
-    *("e2e/test_cli_", "e2e/test_daemon_life", "e2e/test_lsp_client", "e2e/test_plain_lsp", "e2e/test_shows_hand_steps"),
+    *(
+        "e2e/test_cli_",
+        "e2e/test_daemon_life",
+        "e2e/test_lsp_client",
+        "e2e/test_plain_lsp",
+        "e2e/test_shows_hand_steps",
+    ),
 )
 """Tests whose processes are measured for coverage, which makes a start half as long again.
 

@@ -196,7 +196,8 @@ class Feed:
     # -- what goes out ------------------------------------------------------------------------------------------
 
     def _send(self, subscription: Subscription, frame: bytes, seq: int) -> None:
-        self._flush(subscription)
+        if not self._flush(subscription):
+            return
         if subscription.session.notify(frame):
             subscription.sent = seq
         else:
@@ -208,8 +209,7 @@ class Feed:
             return
         frame = _live_frame(agent_id, run_id, body)
         for subscription in subscriptions:
-            self._flush(subscription)
-            if not subscription.session.notify(frame):
+            if self._flush(subscription) and not subscription.session.notify(frame):
                 self._resync(subscription)
 
     def _send_delta(
@@ -251,7 +251,8 @@ class Feed:
             delay = (subscription.session.delta_latency_ms or 0) / 1000
             subscription.flush = asyncio.get_running_loop().call_later(delay, self._flush, subscription)
 
-    def _flush(self, subscription: Subscription) -> None:
+    def _flush(self, subscription: Subscription) -> bool:
+        """Sends the deltas that were held back; False when the client has no room for them and is told so."""
         if subscription.flush is not None:
             subscription.flush.cancel()
             subscription.flush = None
@@ -260,7 +261,8 @@ class Feed:
             body = delta_json(self._path_to(subscription.agent_id, key[0]), key, kind, offset, text)
             if not subscription.session.notify(_live_frame(subscription.agent_id, None, body)):
                 self._resync(subscription)
-                return
+                return False
+        return True
 
     def _path_to(self, ancestor: str, agent_id: str) -> tuple[tuple[str, str], ...]:
         path: tuple[tuple[str, str], ...] = ()
