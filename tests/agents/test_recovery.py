@@ -607,3 +607,21 @@ async def test_the_newest_run_is_the_one_begun_last_though_the_clock_went_back(
                 if (cursor := page.get("nextCursor")) is None:
                     break
             assert listed == begun[::-1]
+
+
+async def test_the_newest_activity_comes_first_though_the_clock_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "b", "c"]
+    for life, year in enumerate((60, 50, 40)):
+        monkeypatch.setattr(clock, "_last_stamp", 0)
+        async with house(*["hello"] * 3, path=tmp_path) as h:
+            for name in names if life == 0 else ():
+                await h.agent(name)
+            for back, name in enumerate(names):
+                now = (year * 365 * 24 - back) * 3600 * 10**9
+                monkeypatch.setattr(time, "time_ns", lambda now=now: now)
+                await h.prompt("go", name)
+                page = await h.hub.list_agents(cursor=None, limit=1, state=None, parent_agent_id=None, labels=None)
+                assert [one["agentId"] for one in page["agents"]] == [name]
+        names.reverse()

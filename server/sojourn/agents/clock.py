@@ -23,8 +23,22 @@ def _second(seconds: int) -> str:
 
 
 def stamp() -> int:
-    """A number that grows with time, in microseconds; orders agents by activity."""
-    return time.time_ns() // 1000
+    """A number that grows with time, in microseconds, also when the clock was set back; orders agents by activity."""
+    global _last_stamp
+    _last_stamp = max(time.time_ns() // 1000, _last_stamp + 1)
+    return _last_stamp
+
+
+_last_stamp = 0
+_FAR = 2**52
+"""A stamp in the next century, which only a damaged row has; run ids have no room for it."""
+
+
+def after_stamp(number: int) -> None:
+    """Lets fresh stamps be greater than this one, which a former life may have made by another clock."""
+    global _last_stamp
+    if number < _FAR:
+        _last_stamp = max(_last_stamp, number)
 
 
 def later(seconds: float) -> str:

@@ -134,17 +134,10 @@ class Hub:
         await self._toolset.toolbox.aclose()
         await ending
 
-    async def _after_all_runs(self) -> None:
-        newest = await self.rt.store.read(
-            lambda tx: tx.find(RunRecord, order=("run_id",), desc=True, limit=1, damaged={})
-        )
-        for row in newest:
-            clock.after_run(row.run_id)
-
     async def _recover(self) -> None:
         self._control.recovering = True
         try:
-            await self._after_all_runs()
+            await recovery.after_former_lives(self.rt)
             await self.rt.jobs.recover()
             found = await recovery.recover(self.rt)
         finally:
@@ -660,10 +653,6 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 def _counts(tx: ReadTx) -> tuple[int, int]:
     return tx.count(AgentRecord, deleted=False), tx.count(RunRecord, pass_open=True)
-
-
-def _newest_run(tx: ReadTx) -> list[RunRecord]:
-    return tx.find(RunRecord, order=("run_id",), desc=True, limit=1, damaged={})
 
 
 def _half_deleted(tx: ReadTx) -> list[str]:

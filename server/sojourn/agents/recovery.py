@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sojourn.core import events as ev
 from sojourn.core.agent import ErrorInfo
@@ -18,7 +18,7 @@ from sojourn.core.messages import Usage
 from sojourn.store.base import Damaged, ReadTx
 from sojourn.store.records import AgentRecord, ApprovalRecord, CallRecord, InboxRecord, RunRecord
 
-from . import ending, opening, rounds, stored
+from . import clock, ending, opening, rounds, stored
 from .ledger import Ledger
 from .runtime import Runtime
 
@@ -57,6 +57,21 @@ async def recover(rt: Runtime, *, in_order: bool = False) -> Recovered:
     resume = await rt.store.read(lambda tx: _to_resume(rt, tx))
     look = await rt.store.read(lambda tx: _decided(tx, kept))
     return Recovered(resume, look, [run.agent_id for run in stopping if run.agent_id is not None])
+
+
+async def after_former_lives(rt: Runtime) -> None:
+    """Lets what is made from now on sort behind what is stored, also when the clock was set back in between."""
+
+    def query(tx: ReadTx) -> tuple[list[RunRecord], list[AgentRecord]]:
+        newest = tx.find(RunRecord, order=("run_id",), desc=True, limit=1, damaged={})
+        roots: dict[str, Any] = {"parent_agent_id": None, "deleted": False}
+        return newest, tx.find(AgentRecord, order="activity", desc=True, limit=1, damaged={}, **roots)
+
+    runs, agents = await rt.store.read(query)
+    for run in runs:
+        clock.after_run(run.run_id)
+    for agent in agents:
+        clock.after_stamp(agent.activity)
 
 
 def _open_runs(tx: ReadTx) -> list[RunRecord]:
