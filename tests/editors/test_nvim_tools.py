@@ -42,7 +42,7 @@ def editor(world: World) -> Nvim:
 
 @pytest.fixture
 def call(world: World, editor: Nvim, request: pytest.FixtureRequest) -> Callable[..., str]:
-    """Has an agent call a tool of the editor; what it was answered."""
+    """Has an agent call a tool; what it was answered."""
     agent_id = request.node.name.partition("[")[0][-60:]
 
     def do(name: str, **arguments: Any) -> str:
@@ -53,10 +53,25 @@ def call(world: World, editor: Nvim, request: pytest.FixtureRequest) -> Callable
                 wire.call("agent/create", {"agentId": agent_id, "config": config})
             editor.lua("require('sojourn.commands'); require('sojourn.chat').get(given)", agent_id)
             editor.wait("require('sojourn.tools').offered_to[given]", given=agent_id)
-            content = f"{name} {json.dumps(arguments)}"
-            return str(wire.call("agent/prompt", {"agentId": agent_id, "content": content})["output"])
+        return prompted(editor, agent_id, f"{name} {json.dumps(arguments)}")
 
     return do
+
+
+def prompted(editor: Nvim, agent_id: str, content: str) -> str:
+    """An agent's answer to a prompt from the editor itself, so that the daemon is told of unsaved text before it."""
+    editor.lua(
+        """
+        sojourn_test.answer = nil
+        require('sojourn.client').request('agent/prompt', given, function(err, outcome)
+          sojourn_test.answer = { err = err, outcome = outcome }
+        end)
+        """,
+        {"agentId": agent_id, "content": content},
+    )
+    answer = editor.wait("sojourn_test.answer")
+    assert "err" not in answer, answer
+    return str(answer["outcome"]["output"])
 
 
 def offered(wire: Wire, agent_id: str) -> bool:

@@ -36,7 +36,11 @@ const prompt = (agentId: string, content: string): Promise<unknown> => link.call
 const tools = (follower: Follower): ToolItem[] => follower.conversation.all().filter((one): one is ToolItem => one.kind === "tool");
 const texts = (follower: Follower, kind = "text"): string[] =>
   follower.conversation.all().flatMap((one) => (one.kind === kind && "text" in one ? [one.text] : []));
-const idle = (agentId: string) => (): boolean => roster.get(agentId)?.state === "idle" && !roster.get(agentId)?.activeRunId;
+/** It is at rest, and each of its events was heard: the roster may know of the end before the chat does. */
+const rests = (follower: Follower) => (): boolean => {
+  const agent = roster.get(follower.agentId);
+  return agent?.state === "idle" && !agent.activeRunId && follower.conversation.seq >= agent.seq;
+};
 
 /** What somebody sees who opens the chat only now. */
 async function anew(agentId: string): Promise<Item[]> {
@@ -54,11 +58,11 @@ test("a prompt streams in, and whoever attaches later sees the same", LIMIT, asy
   follower.changed.on(() => { lives += Number(follower.conversation.all().some((one) => "live" in one)); });
   await prompt("stream", "slow now");
   await until("the answer", () => texts(follower).at(-1)?.endsWith("ten now"));
-  await until("idle", idle("stream"));
+  await until("idle", rests(follower));
   assert.ok(lives > 3, `it was drawn ${lives} times while it streamed`);
   await prompt("stream", "think");
   await until("reasoning", () => texts(follower, "reasoning").length === 1);
-  await until("idle", idle("stream"));
+  await until("idle", rests(follower));
   assert.equal(texts(follower, "reasoning")[0], "Let me see. 🙂");
   assert.deepEqual(follower.conversation.all(), await anew("stream"));
 });
@@ -76,14 +80,14 @@ test("an approval comes to the desk, and what runs are the edited arguments", LI
   assert.equal(tools(follower)[0]?.output, "Deployed staging.");
   assert.match(tools(follower)[0]?.decision ?? "", /other arguments by vscode-test/);
   assert.match(String(await desk.decide(approval!.approvalId, { decision: "deny" })), /vscode-test was first: edit/);
-  await until("idle", idle("deploy"));
+  await until("idle", rests(follower));
   assert.deepEqual(follower.conversation.all(), await anew("deploy"));
 });
 
 test("killed in the middle of everything, it comes back to the same paused conversation", LIMIT, async () => {
   const follower = await follow("killed");
   await prompt("killed", "build");
-  await until("pending", () => tools(follower)[0]?.status === "pending" && idle("killed")());
+  await until("pending", () => tools(follower)[0]?.status === "pending" && rests(follower)());
   const drawn = follower.conversation.all();
   daemon.kill9();
   await until("lost", () => link.state.kind !== "up");
@@ -98,7 +102,7 @@ test("killed in the middle of everything, it comes back to the same paused conve
   await until("said", () => follower.conversation.all().some((one) => one.kind === "notice" && /Interrupted/.test(one.text)));
   assert.ok(!follower.conversation.all().some((one) => "live" in one), "nothing of the broken answer is left");
   await link.call("agent/resume", { agentId: "killed", wait: false });
-  await until("whole", () => texts(follower).at(-1)?.endsWith("ten answer") && idle("killed")());
+  await until("whole", () => texts(follower).at(-1)?.endsWith("ten answer") && rests(follower)());
   assert.equal(texts(follower).filter((one) => one.startsWith("one two")).length, 1);
 
   const { callId } = tools(follower)[0]!;
@@ -120,7 +124,7 @@ test("an open approval outlives the daemon, and one late yes runs the call once"
   await until("back", () => link.state.kind === "up" && roster.get("outlives")?.state === "waiting");
   await until("asked again", () => desk.of("outlives")[0]?.approvalId === before?.approvalId);
   await desk.decide(before!.approvalId, { decision: "approve" });
-  await until("done", () => tools(follower)[0]?.status === "done" && idle("outlives")());
+  await until("done", () => tools(follower)[0]?.status === "done" && rests(follower)());
   assert.equal(tools(follower).length, 1);
   assert.deepEqual(follower.conversation.all(), await anew("outlives"));
 });
@@ -128,7 +132,7 @@ test("an open approval outlives the daemon, and one late yes runs the call once"
 test("a child's work stands inside the call that started it", LIMIT, async () => {
   const follower = await follow("parent");
   await prompt("parent", "research hello");
-  await until("done", () => tools(follower)[0]?.status === "done" && idle("parent")());
+  await until("done", () => tools(follower)[0]?.status === "done" && rests(follower)());
   const call = tools(follower)[0]!;
   const inner = follower.conversation.all().filter((one) => one.parent === call.key);
   assert.deepEqual(inner.map((one) => one.kind), ["user", "text"]);
@@ -145,7 +149,7 @@ test("a push reaches a busy agent, and a stop ends its tool", LIMIT, async () =>
   await link.call("inbox/push", { agentId: "busy", content: "hurry" });
   await until("queued", () => texts(follower, "queued")[0] === "hurry");
   await link.call("agent/stop", { agentId: "busy" });
-  await until("stopped", () => tools(follower)[0]?.status === "failed" && idle("busy")());
+  await until("stopped", () => tools(follower)[0]?.status === "failed" && rests(follower)());
   assert.deepEqual(texts(follower, "queued"), ["hurry"]);
   await link.call("agent/resume", { agentId: "busy" });
   await until("read", () => texts(follower, "user").includes("hurry") && !texts(follower, "queued").length);
@@ -175,7 +179,7 @@ test("the editor's tools run here, after an approval where they change something
   await until("asked", () => desk.of("editor").length === 1);
   assert.equal(readFileSync(join(daemon.folder, "notes.txt"), "utf8"), "one\r\ntwo\r\n");
   await desk.decide(desk.of("editor")[0]!.approvalId, { decision: "approve" });
-  await until("edited", () => tools(follower)[0]?.status === "done" && idle("editor")());
+  await until("edited", () => tools(follower)[0]?.status === "done" && rests(follower)());
   assert.equal(readFileSync(join(daemon.folder, "notes.txt"), "utf8"), "one\r\nTWO\r\n");
   assert.match(tools(follower)[0]!.output!, /left unsaved/);
   await prompt("editor", "look");
