@@ -93,6 +93,28 @@ def test_attempts_end_with_the_time_for_them(place: Place, monkeypatch: pytest.M
         _launch.reach(place, timeout_s=0.1)
 
 
+def test_a_daemon_that_answers_on_another_socket_is_named_at_once(
+    place: Place, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"{place.path}.other"
+    Path(place.state_dir).mkdir()
+    Path(place.state_dir, "daemon.json").write_text(json.dumps({"version": __version__, "pid": 4711, "socket": other}))
+    listener.bind(other)
+    listener.listen()
+    asked = starts(monkeypatch, f"Another daemon uses it; {CONNECT_HINT}.")
+    with pytest.raises(DaemonStartFailed, match=rf"pid 4711\) .* listens on '{other}', .* Use --socket {other}, or"):
+        _launch.reach(place)
+    assert len(asked) == 1
+
+
+def test_a_daemon_that_has_left_its_other_socket_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(place.state_dir).mkdir()
+    Path(place.state_dir, "daemon.json").write_text(json.dumps({"pid": 4711, "socket": f"{place.path}.other"}))
+    starts(monkeypatch, f"Another daemon is about to end; {CONNECT_HINT}.", "The config is wrong.")
+    with pytest.raises(DaemonStartFailed, match=r"The config is wrong\."):
+        _launch.reach(place)
+
+
 def test_a_start_that_takes_too_long_names_the_log(place: Place) -> None:
     said = _launch.start(place, timeout_s=0.01)
     assert said is not None

@@ -92,6 +92,8 @@ def test_a_daemon_of_another_state_directory_is_told_from_the_one_that_is_meant(
         f"The daemon that answers at {daemon.socket} has another state directory than {tmp_path}; "
         "for a daemon of that one, name a socket with --socket, too."
     )
+    spared = daemon.run("shutdown", "--state-dir", str(tmp_path))
+    assert (spared.returncode, spared.stderr) == (1, f"Nothing is ended. {other.stderr.splitlines()[0]}\n")
     right = "No agents yet; `sojourn prompt TEXT` makes one.\n"
     assert daemon.run("ps", "--state-dir", str(daemon.state_dir)).stderr == right
     assert daemon.run("ps", "--state-dir", str(tmp_path), "--socket", str(daemon.socket)).stderr == right
@@ -344,8 +346,10 @@ def test_doctor_compares_the_default_model(make_daemon: Make) -> None:
     assert "default model is " in daemon.run("doctor", env={"SOJOURN__DAEMON__DEFAULT_MODEL": "other"}).stdout
 
 
-def test_a_daemon_that_runs_already_is_named(make_daemon: Make) -> None:
+def test_a_daemon_that_runs_already_is_named(make_daemon: Make, tmp_path: Path) -> None:
     daemon = make_daemon().start()
+    away = daemon.run("prompt", "hello", "--socket", str(tmp_path / "s.sock"))
+    assert (away.returncode, f"(pid {daemon.pid})" in away.stderr, str(daemon.socket) in away.stderr) == (1, True, True)
     again = daemon.run("serve", "--detach")
     assert (again.returncode, again.stderr) == (0, f"already running (pid {daemon.pid})\n")
     second = daemon.run("serve")

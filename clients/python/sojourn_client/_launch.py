@@ -75,7 +75,8 @@ def dial(place: Place) -> _socket.socket:
 def reach(place: Place, *, timeout_s: float = START_TIMEOUT_S) -> _socket.socket:
     """A connected socket to the daemon, which is started when none runs.
 
-    Raises `DaemonStartFailed` when it does not come up within `timeout_s` seconds.
+    Raises `DaemonStartFailed` when it does not come up within `timeout_s` seconds, or at once when the daemon of the
+    state directory listens on another socket.
     """
     deadline = time.monotonic() + timeout_s
     said = "The daemon came up and ended again, several times; its log says why."
@@ -90,6 +91,8 @@ def reach(place: Place, *, timeout_s: float = START_TIMEOUT_S) -> _socket.socket
             continue
         if not _another(failure):
             raise DaemonStartFailed(failure)
+        if (elsewhere := _elsewhere(place)) is not None:
+            raise DaemonStartFailed(elsewhere)
         said = failure
         time.sleep(0.05)  # Another starter was first, or an old daemon is about to end.
 
@@ -119,18 +122,40 @@ def start(place: Place, *, timeout_s: float) -> str | None:
 
 def mismatch(place: Place) -> str | None:
     """A sentence when the daemon that runs is of another version, by what it wrote into the state directory."""
-    import json
-
-    try:
-        with open(os.path.join(place.state_dir, "daemon.json")) as file:
-            version = json.load(file)["version"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if version == __version__:
+    version = written(place).get("version")
+    if version is None or version == __version__:
         return None
     return (
         f"The running daemon is Sojourn {version}, this is {__version__}; "
         "`sojourn shutdown` ends the old one, the next start is the new one."
+    )
+
+
+def written(place: Place) -> dict[str, object]:
+    """What a daemon wrote into the state directory (`version`, `pid`, `socket`); it may have been killed since."""
+    import json
+
+    try:
+        with open(os.path.join(place.state_dir, "daemon.json")) as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _elsewhere(place: Place) -> str | None:
+    """A sentence when the daemon that has the state directory answers on another socket, which it will go on doing."""
+    found = written(place)
+    socket = found.get("socket")
+    if not isinstance(socket, str) or socket == place.path:
+        return None
+    try:
+        dial(Place(state_dir=place.state_dir, socket=socket)).close()
+    except OSError:
+        return None
+    return (
+        f"The daemon (pid {found.get('pid')}) that has the state directory {place.state_dir!r} listens on {socket!r}, "
+        f"and not on {place.path!r}. Use --socket {socket}, or another --state-dir for a daemon of its own."
     )
 
 

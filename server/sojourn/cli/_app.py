@@ -28,7 +28,7 @@ from sojourn_client.client import Client
 
 from . import _signals
 from ._behind import UNKNOWN
-from ._peer import listener, written
+from ._peer import other_daemon
 
 
 class Exit(IntEnum):
@@ -188,8 +188,8 @@ class _Session:
         opened = await self._connecting
         if opened.version_mismatch:
             say(opened.version_mismatch)
-        if self._means is not None:
-            _say_other(self._means)
+        if self._means is not None and (other := other_daemon(self._means)) is not None:
+            say(other)
         self._client = opened
         return opened
 
@@ -204,16 +204,6 @@ def _say_starting(place: Place) -> None:
         say(STARTING)
     except OSError:
         return  # `connect` meets it as well, and says it.
-
-
-def _say_other(place: Place) -> None:
-    """One socket serves all state directories of a user, unless it is said as well: easily another daemon answers."""
-    process = listener(place)
-    if process and process != written(place):
-        say(
-            f"The daemon that answers at {place.path} has another state directory than {place.state_dir}; "
-            "for a daemon of that one, name a socket with --socket, too."
-        )
 
 
 def _reader_gone() -> int:

@@ -25,3 +25,17 @@ def written(place: Place) -> int | None:
         return int(json.loads(Path(place.state_dir, "daemon.json").read_text())["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def other_daemon(place: Place) -> str | None:
+    """A sentence when the daemon that answers has another state directory than the one that was named.
+
+    One socket serves all state directories of a user, unless it is said as well. Raises `DaemonNotRunning`.
+    """
+    process = listener(place)
+    if not process or process == written(place):
+        return None
+    return (
+        f"The daemon that answers at {place.path} has another state directory than {place.state_dir}; "
+        "for a daemon of that one, name a socket with --socket, too."
+    )

@@ -13,7 +13,7 @@ from sojourn_client import ConnectionLost
 from sojourn_client._launch import Place
 
 from ._app import Exit, Failure, Options, client, command, say
-from ._peer import listener, written
+from ._peer import listener, other_daemon, written
 
 
 def register(app: typer.Typer) -> None:
@@ -71,6 +71,8 @@ async def shutdown(
 ) -> None:
     """Saves everything and ends the daemon. Returns when it has ended."""
     process = listener(options.place)
+    if options.state_dir is not None and options.socket is None and (other := other_daemon(options.place)) is not None:
+        raise Failure(f"Nothing is ended. {other}")
     async with client(options, reconnect_s=0) as daemon:
         with contextlib.suppress(ConnectionLost):  # It may be gone before its answer is here.
             await daemon.call("server/shutdown", {"mode": "now" if now else "drain"})
