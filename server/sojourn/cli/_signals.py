@@ -22,10 +22,12 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     loop = asyncio.new_event_loop()
     task = loop.create_task(work)
     ending = _Ending(task)
+    # Not `loop.add_signal_handler`: with the loop goes its handler, and for a moment the signal would end the process.
+    heard = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, *_LEAVING)}
     try:
-        for number in (signal.SIGINT, *_LEAVING):
-            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup`, and what a script runs in the background
-                loop.add_signal_handler(number, ending.by, number)
+        for number, before in heard.items():
+            if before != signal.SIG_IGN:  # `nohup`, and what a script runs in the background
+                signal.signal(number, lambda number, _frame: loop.call_soon_threadsafe(ending.by, number))
         return loop.run_until_complete(task)
     except asyncio.CancelledError:
         if ending.left is not None:
@@ -33,8 +35,9 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
         raise KeyboardInterrupt from None
     finally:
         loop.run_until_complete(_finish(task))
-        if ending.left is not None:  # This process ends; the same signal once more must not find a loop half closed.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _LEAVING)
+        for number, before in heard.items():  # When this process ends by a signal, the same once more changes nothing.
+            left = ending.left is not None and number in _LEAVING
+            signal.signal(number, signal.SIG_IGN if left else before)
         loop.close()
 
 
@@ -48,11 +51,11 @@ class _Ending:
         self.left: signal.Signals | None = None
         self._task = task
 
-    def by(self, number: signal.Signals) -> None:
+    def by(self, number: int) -> None:
         if self.left is not None:
             return  # A closed terminal says so twice, by the kernel and by the shell; once is enough to leave.
         if number in _LEAVING:
-            self.left = number
+            self.left = signal.Signals(number)
             self._task.cancel(_LEFT)
         else:
             self._task.cancel()
