@@ -266,6 +266,29 @@ async def test_a_damaged_event_is_told_in_its_place_to_who_attaches(world: Path,
         assert last["events"][0]["event"]["type"] == "agentEnd", "what the daemon has written since is whole"
 
 
+async def test_events_that_the_database_cannot_be_read_for_are_told_once_and_live_ones_follow(tmp_path: Path) -> None:
+    async with house("z" * 4_000, "z" * 4_000, path=tmp_path) as h:
+        await h.agent()
+        await h.prompt()
+        await h.prompt()
+    data = bytearray((tmp_path / FILE_NAME).read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    for start in range(size, len(data), size):
+        if b"zzzzzzzz" in data[start : start + size]:
+            data[start : start + 200] = b"\xff" * 200
+    (tmp_path / FILE_NAME).write_bytes(data)
+    async with house(path=tmp_path) as h:
+        client = Client()
+        await h.hub.attach(client, "a", after_seq=0, deltas=True)
+        async with asyncio.timeout(5):
+            await h.hub.feed.settled(client, "a")
+        (warning,) = client.events(live=True)
+        assert warning["code"] == "recordDamaged"
+        assert "The database is damaged where this part of the table 'events' is kept" in warning["message"]
+        with pytest.raises(DamagedRecord, match="this part of the table 'events'"):
+            await h.stored_events()
+
+
 async def test_an_event_that_leads_in_a_circle_is_damaged(world: Path, tmp_path: Path) -> None:
     path = tmp_path / "state"
     shutil.copytree(world, path)

@@ -13,26 +13,24 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import anyio
 import orjson
 
-from sojourn.core import events as ev
 from sojourn.core.agent import Caller
 from sojourn.core.errors import AgentNotFound, DamagedRecord, SeqAhead, SojournError
-from sojourn.store.base import Damaged, ReadTx, Store
-from sojourn.store.records import AgentRecord, EventRecord
+from sojourn.store.base import ReadTx, Store
+from sojourn.store.records import AgentRecord
 
-from . import clock, stored
+from . import clock
 from .ending import agent_view, open_of, pending_of, shown_agent
-from .ledger import Published, nested_json, params_json
+from .ledger import Published, nested_json
+from .replay import damage, read_events
 
 log = logging.getLogger(__name__)
 
 PAGE = 200
-_DEEPEST = 256
-"""How often an event may be nested before its row is taken for damaged."""
 _GONE = (ConnectionError, anyio.ClosedResourceError)
 _EVENT = b'{"jsonrpc":"2.0","method":"agent/event","params":'
 _MESSAGE_OVER = (b'{"type":"messageEnd"', b'{"type":"messageReset"')
@@ -409,7 +407,12 @@ class Feed:
                     self._switch(subscription)
                     return
                 after = subscription.sent
-                page = await self._store.read(lambda tx, a=after: read_events(tx, agent_id, a, PAGE, told={}))  # type: ignore[misc]
+                try:
+                    page = await self._store.read(lambda tx, a=after: read_events(tx, agent_id, a, PAGE, told={}))  # type: ignore[misc]
+                except DamagedRecord as error:  # not of a row: the database cannot be read there
+                    subscription.sent = head = max(head, self._heads.get(agent_id, 0))
+                    subscription.session.notify(_live_frame(agent_id, None, damage(error).json_bytes()))
+                    continue
                 if not page:
                     head = subscription.sent
                     continue
@@ -481,55 +484,3 @@ def _snapshot(tx: ReadTx, agent_id: str) -> dict[str, Any]:
         "pendingCalls": [call.wire() for call in pending_of(tx, agent)],
         "approvals": [approval.wire() for approval in open_of(tx, agent)],
     }
-
-
-class StoredEvent(NamedTuple):
-    """An event as it is stored: the params of its `agent/event`, as JSON and as a value."""
-
-    seq: int
-    params: bytes
-    value: dict[str, Any]
-
-
-def read_events(tx: ReadTx, agent_id: str, after: int, limit: int, *, told: Damaged | None = None) -> list[StoredEvent]:
-    """Stored events behind `after`.
-
-    One that is damaged raises `DamagedRecord`; when `told` is given, a `warning` that names it stands in its place.
-    """
-    rows = tx.find(EventRecord, agent_id=agent_id, order="seq", after=after, limit=limit, damaged=told)
-    return [_stored_event(tx, row, told) for row in rows]
-
-
-def _stored_event(tx: ReadTx, row: EventRecord, told: Damaged | None) -> StoredEvent:
-    try:
-        if told and (error := told.get((row.agent_id, row.seq))) is not None:
-            raise error
-        params = params_json(row, event_body(tx, row))
-        return StoredEvent(row.seq, params, stored.read_event(row, params))
-    except DamagedRecord as error:
-        if told is None:
-            raise
-        warning = ev.Warning(code="recordDamaged", message=error.message, data=error.data)
-        whole = EventRecord(row.agent_id, row.seq, clock.now(), "")
-        params = params_json(whole, warning.json_bytes())
-        return StoredEvent(row.seq, params, orjson.loads(params))
-
-
-def event_body(tx: ReadTx, row: EventRecord) -> bytes:
-    """An event's JSON; a nested one is put together from its child's row."""
-    calls: list[str] = []
-    inner: EventRecord | None = row
-    while inner is not None and inner.ref_agent_id is not None:
-        calls.append(inner.ref_call_id or "")
-        if len(calls) > _DEEPEST:
-            raise stored.damaged(row, "ref_seq", "it leads in a circle")
-        inner = tx.get(EventRecord, inner.ref_agent_id, inner.ref_seq)
-    if inner is None:
-        body = b'{"type":"warning","code":"eventLost","message":"Gone."}'
-    else:
-        body = inner.body.encode()
-        if inner is not row:
-            stored.read(inner, "body", orjson.loads)  # else the outer row, which is whole, would be blamed
-    for call_id in reversed(calls):
-        body = nested_json(call_id, body)
-    return body

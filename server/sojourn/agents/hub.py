@@ -29,7 +29,7 @@ from . import asking, clock, compaction, decisions, handstep, inbox, opening, po
 from ._faults import strike
 from .control import Control
 from .ending import agent_view
-from .feed import Feed, Subscriber, read_events
+from .feed import Feed, Subscriber
 from .hooks import Chain, run_ended
 from .jobs import Jobs
 from .ledger import (
@@ -41,6 +41,7 @@ from .ledger import (
     StopAsked,
     Wake,
 )
+from .replay import read_events
 from .runtime import HubLimits, Runtime, Struck
 from .toolset import Handle, Toolset
 
