@@ -1,4 +1,4 @@
-"""Events out of the store, as clients get them: each is looked at before it goes out, for it goes out as it is stored."""
+"""Events out of the store, as clients get them: they go out as they are stored, so each is looked at before."""
 
 from __future__ import annotations
 
