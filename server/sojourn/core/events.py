@@ -1,7 +1,7 @@
 """The closed union of events, in the order in which a pass emits them.
 
 Every event is committed before anyone hears of it and then has a `seq` (per agent, from 1, gapless, never reset),
-except the ones that `is_live` names: `messageDelta`, `toolExecProgress`, and a `nested` around one of them.
+except the live ones: `messageDelta`, `toolExecProgress`, and a `nested` around one of them.
 """
 
 from __future__ import annotations
@@ -248,10 +248,3 @@ Event = Annotated[
 ]
 Nested.model_rebuild()
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
-
-
-def is_live(event: dict[str, Any]) -> bool:
-    """Whether an event (wire form) is a live one: not stored, not numbered."""
-    while event["type"] == "nested":
-        event = event["event"]
-    return event["type"] in ("messageDelta", "toolExecProgress")
