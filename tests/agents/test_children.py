@@ -180,6 +180,7 @@ async def test_a_client_that_attaches_late_sees_what_a_child_streamed_so_far() -
         seen = await h.hub.attach(late, "a", after_seq=None, deltas=True)
         (piece,) = seen["streaming"]
         assert (piece["text"], piece["path"]) == ("first ", [{"agentId": "a", "callId": "msg-2-call-1"}])
+        await h.hub.feed.settled(late, "a")
         go.set()
         await running
         deltas = [e["event"] for e in late.events(live=True) if e["type"] == "nested"]

@@ -111,6 +111,7 @@ async def test_a_client_that_attaches_in_the_middle_of_a_message_gets_the_text_s
             await settled(h, client)
             client.sent.clear()
         client, answer = await attached(h, 0)
+        await settled(h, client)
         more.set()
         await running
         deltas = [e for e in client.events(live=True) if e["type"] == "messageDelta"]

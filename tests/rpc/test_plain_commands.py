@@ -151,16 +151,33 @@ async def never(_request: ModelRequest) -> Any:
     await asyncio.Event().wait()
 
 
+class OnceShown:
+    """A model's first answer, which comes when the run's progress is shown: before that there is nothing to report."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self._shown = asyncio.Event()
+
+    async def __call__(self, _request: ModelRequest) -> Any:
+        await self._shown.wait()
+        return self._answer
+
+    async def by(self, editor: Editor) -> None:
+        await editor.until(lambda: editor.progress)
+        self._shown.set()
+
+
 def span(start: int, end: int) -> dict[str, Any]:
     return {"start": {"line": 0, "character": start}, "end": {"line": 0, "character": end}}
 
 
 async def test_an_answer_is_a_message_and_a_run_is_progress_from_its_begin_to_its_end(tmp_path: Path) -> None:
-    tool = ToldTool("look")
-    async with desk(tmp_path, [call("look", path="a.txt")], "found it", "new words", tools=[tool]) as d:
+    tool, calls = ToldTool("look"), OnceShown([call("look", path="a.txt")])
+    async with desk(tmp_path, calls, "found it", "new words", tools=[tool]) as d:
         editor = await d.editor()
         assert (await editor.refused("sojourn.show")) == ("This directory has no agent yet; sojourn.prompt makes one.")
         agent_id = (await editor.do("sojourn.prompt", "go"))["agentId"]
+        await calls.by(editor)
         await editor.said("found it")
         await editor.until(lambda: editor.progress[-1:] == [("end", "done")])
         assert editor.progress[0] == ("begin", "thinking")
@@ -227,11 +244,12 @@ async def test_cancelling_the_progress_stops_its_run_and_no_other(tmp_path: Path
 async def test_an_approval_is_asked_as_a_question_whose_answer_decides(
     tmp_path: Path, chosen: str, words: str, ran: bool
 ) -> None:
-    tool = gated()
-    async with desk(tmp_path, [call("deploy", to="prod")], words, tools=[tool]) as d:
+    tool, calls = gated(), OnceShown([call("deploy", to="prod")])
+    async with desk(tmp_path, calls, words, tools=[tool]) as d:
         editor = await d.editor()
         editor.chooses = chosen
         await editor.do("sojourn.prompt", "go")
+        await calls.by(editor)
         await editor.said(words)
         (question,) = editor.asked
         assert question["message"].endswith('asks: deploy {"to": "prod"}')
@@ -299,10 +317,11 @@ async def test_an_editor_that_cannot_ask_is_told_of_each_call_and_asked_no_more(
 
 
 async def test_of_several_open_calls_one_must_be_named(tmp_path: Path) -> None:
-    calls = [call("deploy", to="a"), call("deploy", to="b")]
+    calls = OnceShown([call("deploy", to="a"), call("deploy", to="b")])
     async with desk(tmp_path, calls, "done", tools=[gated()]) as d:
         asks = await d.editor(approvals={"request": {}})
         agent_id = (await asks.do("sojourn.prompt", "go"))["agentId"]
+        await calls.by(asks)
         await asks.until(lambda: ("report", "waits for your decision about deploy") in asks.progress)
         ids = [one["approvalId"] for one in await d.h.approvals(agent_id)]
         assert await asks.refused("sojourn.approve") == f"Several calls wait; name one: {', '.join(ids)}."

@@ -16,9 +16,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from sojourn.core.errors import Aborted, DamagedRecord, ModelError, SojournError, StorageError
 from sojourn.core.messages import ToolCallPart
@@ -32,6 +33,8 @@ from .ledger import Ledger
 from .passes import AskHooks, AskModel, Compact, Over, Pass, RunTools, Streamed, Todo, Wait
 from .runtime import Runtime
 from .toolset import run_tool
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +87,8 @@ async def leave_tools(p: Pass) -> None:
 
 
 async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
-    answering = asyncio.create_task(_stream(rt, p, todo), name=f"model {p.agent_id}")
     try:
-        if not await _ended(p, answering, within=p.seconds_left):
-            return await _cut(rt, p)
-        answer, timing = answering.result()
+        answered = await _unless_given_up(p, _stream(rt, p, todo), within=p.seconds_left)
     except SojournError as error:
         if isinstance(error, StorageError):
             raise
@@ -98,6 +98,9 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
         log.exception("The model %r failed in an unexpected way.", p.model_name)
         failure = ModelError(f"The model backend of {p.model_name!r} failed: {type(error).__name__}: {error}")
         return await rt.write("end", lambda ledger: turns.model_failed(ledger, p, failure))
+    if answered is None:
+        return await _cut(rt, p)
+    answer, timing = answered
     p.previews.clear()
     if calls := previews.wanted(p, turns.own_ids(todo.message_id, answer.content)):
         await _look_ahead(rt, p, calls)
@@ -161,11 +164,35 @@ async def _go_on(rt: Runtime, p: Pass, change: Callable[[Ledger], Todo]) -> Todo
 
 async def _stop_has_come(p: Pass) -> None:
     if not p.stop_asked:
-        p.asking = asyncio.get_running_loop().create_future()
+        asked = asyncio.Event()
+        p.give_up = asked.set
         try:
-            await p.asking
+            await asked.wait()
         finally:
-            p.asking = None
+            p.give_up = None
+
+
+async def _unless_given_up(p: Pass, work: Coroutine[Any, Any, T], *, within: float | None) -> T | None:
+    """What the work comes to; None when it was given up, as in `_ended`. It is done in this very task, which spares
+    several turns of the event loop, and must be work that ends when it is cancelled."""
+    if p.stop_asked:
+        work.close()
+        return None
+    try:
+        async with asyncio.timeout(within) as limit:
+            p.give_up = partial(_reach, limit)
+            return await work
+    except TimeoutError:
+        if limit.expired():
+            return None
+        raise
+    finally:
+        p.give_up = None
+
+
+def _reach(limit: asyncio.Timeout) -> None:
+    if not limit.expired():
+        limit.reschedule(0)
 
 
 async def _ended(p: Pass, work: asyncio.Task[Any], *, within: float | None = None) -> bool:
@@ -176,21 +203,17 @@ async def _ended(p: Pass, work: asyncio.Task[Any], *, within: float | None = Non
                 await _answered_or_stopped(p, work)
         return work.done()
     finally:
-        p.asking = None
+        p.give_up = None
         await _cancel(work)
 
 
 async def _answered_or_stopped(p: Pass, answering: asyncio.Task[Any]) -> None:
     if p.stop_asked:
         return
-    asking = p.asking = asyncio.get_running_loop().create_future()
-
-    def ended(_task: asyncio.Task[Any]) -> None:
-        if not asking.done():
-            asking.set_result(None)
-
-    answering.add_done_callback(ended)
-    await asking
+    over = asyncio.Event()
+    p.give_up = over.set
+    answering.add_done_callback(lambda _task: over.set())
+    await over.wait()
 
 
 async def _cancel(task: asyncio.Task[object]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -152,8 +152,8 @@ class Pass:
     stop_asked: bool = False
     told: set[str] = field(default_factory=set)
     """What its clients were told of tools that are missing."""
-    asking: asyncio.Future[None] | None = None
-    """Done when the model call under way has ended, or is to be given up."""
+    give_up: Callable[[], None] | None = None
+    """Ends the wait for the model call, or what else is under way, without its answer."""
     task: asyncio.Task[None] | None = None
     nest: tuple[tuple[str, str], ...] = ()
     """Inside which calls the run is shown, innermost first."""
@@ -170,8 +170,8 @@ class Pass:
         """Tells the driver to stop the run where it stands."""
         self.stop_asked = True
         self.wake.set()
-        if self.asking is not None and not self.asking.done():
-            self.asking.set_result(None)
+        if self.give_up is not None:
+            self.give_up()
 
     def count_time(self, begun: str) -> None:
         """Works out when the time of the run, which began at `begun`, is over."""
