@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from sojourn_client.testing import DaemonProcess
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Or each of the hundreds of daemons and commands would compile the whole server anew."""
+
+gc.disable()  # while the tests are collected: all that is made there stays, and each worker makes it
 
 MEASURED = (
     *("agents/", "models/", "rpc/", "store/", "tools/", "clients/test_transcripts"),
@@ -56,6 +59,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((place for place, start in enumerate(FIRST) if where.startswith(start)), len(FIRST))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected, without looking at what the collection of tests has made."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

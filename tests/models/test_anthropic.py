@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from models.loopback import (
     ONCE,
     PATIENT,
@@ -25,7 +23,7 @@ from models.loopback import (
     text_in,
     texts,
 )
-from shared_inputs import ROOT, shared
+from shared_inputs import cassettes, exchange, shared
 
 from sojourn.core.errors import ModelError
 from sojourn.core.messages import AssistantMessage, TextPart, ToolChoice, ToolSpec, Usage, tool_result, user
@@ -457,20 +455,9 @@ async def test_a_recorded_stream_is_what_was_meant(name: str, split: int | None)
         assert RECORDED[name](heard), heard.answer
 
 
-def exchanges() -> list[tuple[str, int]]:
-    root = ROOT.parent / "shared" / "cassettes"
-    found = []
-    for path in sorted(root.glob("anthropic/*/*.yaml")):
-        count = len(list(yaml.safe_load_all(path.read_text())))
-        found += [(str(path.relative_to(root)), number) for number in range(count)]
-    return found
-
-
-@pytest.mark.parametrize(("file", "number"), exchanges() or [("none", 0)])
+@pytest.mark.parametrize(("file", "number"), cassettes("anthropic/*/*.yaml"))
 async def test_a_recorded_exchange_reads_as_the_official_library_reads_it(file: str, number: int) -> None:
-    path: Path = shared("cassettes") / file
-    exchange = list(yaml.safe_load_all(path.read_text()))[number]
-    then = exchange["then"]
+    then = exchange(file, number)["then"]
     kind = next(field["value"] for field in then["header"] if field["name"] == "content-type")
     answer = raw(head(then["status"], kind) + then["body"].encode(), split=11)
     if then["status"] != 200:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from models.loopback import (
     ONCE,
     PATIENT,
@@ -25,7 +23,7 @@ from models.loopback import (
     text_in,
     texts,
 )
-from shared_inputs import ROOT, shared
+from shared_inputs import Exchange, cassettes, exchange
 
 from sojourn.core.errors import ModelError
 from sojourn.core.messages import (
@@ -496,20 +494,13 @@ async def test_a_late_result_is_no_second_output_of_its_call() -> None:
 # --- recorded
 
 
-def exchanges() -> list[tuple[str, int]]:
-    root = ROOT.parent / "shared" / "cassettes"
-    found = []
-    for path in sorted(root.glob("openai/*/*.yaml")):
-        for number, exchange in enumerate(yaml.safe_load_all(path.read_text())):
-            if exchange["when"]["path"].endswith("/responses"):
-                found.append((str(path.relative_to(root)), number))
-    return found
+def of_responses(exchange: Exchange) -> bool:
+    return bool(exchange["when"]["path"].endswith("/responses"))
 
 
-@pytest.mark.parametrize(("file", "number"), exchanges() or [("none", 0)])
+@pytest.mark.parametrize(("file", "number"), cassettes("openai/*/*.yaml", of_responses))
 async def test_a_recorded_exchange_reads_as_the_official_library_reads_it(file: str, number: int) -> None:
-    path: Path = shared("cassettes") / file
-    then = list(yaml.safe_load_all(path.read_text()))[number]["then"]
+    then = exchange(file, number)["then"]
     kind = next(field["value"] for field in then["header"] if field["name"] == "content-type")
     answer = raw(head(then["status"], kind) + then["body"].encode(), split=11)
     heard = await heard_of(answer)

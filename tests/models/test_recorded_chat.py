@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from models.loopback import ONCE, PATIENT, Answer, Heard, calls_of, head, listen, loopback, raw, spec_for, text_in
-from shared_inputs import ROOT, shared
+from shared_inputs import Exchange, cassettes, exchange, shared
 
 from sojourn.core.errors import ModelError
 from sojourn.models.openai_chat import OpenAIChat
@@ -145,20 +144,13 @@ def test_no_recorded_stream_is_left_out() -> None:
     assert sorted(files) == sorted([*ANSWERS, *FAILURES])
 
 
-def exchanges() -> list[tuple[str, int]]:
-    root = ROOT.parent / "shared" / "cassettes"
-    found = []
-    for path in sorted(root.glob("*/*/*.yaml")):
-        for number, exchange in enumerate(yaml.safe_load_all(path.read_text())):
-            if exchange["when"]["path"].endswith("/chat/completions"):
-                found.append((str(path.relative_to(root)), number))
-    return found
+def of_chat(exchange: Exchange) -> bool:
+    return bool(exchange["when"]["path"].endswith("/chat/completions"))
 
 
-@pytest.mark.parametrize(("file", "number"), exchanges() or [("none", 0)])
+@pytest.mark.parametrize(("file", "number"), cassettes("*/*/*.yaml", of_chat))
 async def test_a_recorded_exchange_reads_as_its_body_says(file: str, number: int) -> None:
-    path = shared("cassettes") / file
-    then = list(yaml.safe_load_all(path.read_text()))[number]["then"]
+    then = exchange(file, number)["then"]
     body = then["body"].encode()
     kind = next(field["value"] for field in then["header"] if field["name"] == "content-type")
     async with loopback(raw(head(then["status"], kind) + body, split=11)) as server:
