@@ -459,13 +459,13 @@ async def test_a_recorded_stream_is_what_was_meant(name: str, split: int | None)
 async def test_a_recorded_exchange_reads_as_the_official_library_reads_it(file: str, number: int) -> None:
     then = exchange(file, number)["then"]
     kind = next(field["value"] for field in then["header"] if field["name"] == "content-type")
-    answer = raw(head(then["status"], kind) + then["body"].encode(), split=11)
+    data = head(then["status"], kind) + then["body"].encode()
     if then["status"] != 200:
-        assert json.loads(then["body"])["error"]["message"] in (await failure_of(answer)).message
+        assert json.loads(then["body"])["error"]["message"] in (await failure_of(raw(data, split=11))).message
         return
-    heard = await heard_of(answer)
+    heard = await heard_of(raw(data, split=11))
     library = pytest.importorskip("anthropic")
-    async with loopback(answer) as server:
+    async with loopback(raw(data)) as server:
         client = library.AsyncAnthropic(api_key="k", base_url=server.url.removesuffix("/v1"), max_retries=0)
         ask = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
         if "event-stream" in kind:

@@ -502,10 +502,10 @@ def of_responses(exchange: Exchange) -> bool:
 async def test_a_recorded_exchange_reads_as_the_official_library_reads_it(file: str, number: int) -> None:
     then = exchange(file, number)["then"]
     kind = next(field["value"] for field in then["header"] if field["name"] == "content-type")
-    answer = raw(head(then["status"], kind) + then["body"].encode(), split=11)
-    heard = await heard_of(answer)
+    data = head(then["status"], kind) + then["body"].encode()
+    heard = await heard_of(raw(data, split=11))
     library = pytest.importorskip("openai")
-    async with loopback(answer) as server:
+    async with loopback(raw(data)) as server:
         client = library.AsyncOpenAI(api_key="k", base_url=server.url, max_retries=0)
         if "event-stream" in kind:
             response = None
