@@ -47,6 +47,11 @@ FIRST = (
     "editors/",
     "docs/",
     "clients/",
+    "agents/test_damaged_rows",
+    "models/test_recorded_chat",
+    "tools/",
+    "core/",
+    "models/",
 )
 """The files that take longest, so that no worker is left alone with one at the end (`--no-loadscope-reorder`)."""
 

@@ -6,6 +6,8 @@ import asyncio
 import os
 import time
 import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 
@@ -46,3 +48,24 @@ def wait_marked(mark: str, count: int, within_s: float = 10) -> None:
     while len(marked(mark)) != count:
         assert time.monotonic() < deadline, f"{marked(mark)} instead of {count} processes of {os.getpid()}"
         time.sleep(0.01)
+
+
+@asynccontextmanager
+async def loop_time() -> AsyncIterator[Callable[[], float]]:
+    """How long the block took, in seconds in which this loop had its turns, not a busy machine others.
+
+    For limits of things that happen at once; a machine with the ends of a hundred processes to see to is late itself.
+    """
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.02)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    try:
+        yield lambda: turns * 0.02
+    finally:
+        counting.cancel()
