@@ -7,11 +7,13 @@ to start: both look at the same row in one transaction each.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.core.agent import AgentConfig, Limits, RunOutcome
-from sojourn.core.errors import Aborted, InvalidParams, LimitReached
+from sojourn.core.errors import Aborted, InvalidParams, LimitReached, SojournError
 from sojourn.core.messages import TextPart, parts, text_of
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, CallRecord, RunRecord
@@ -47,10 +49,19 @@ class Family:
         return f"child-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
 
     async def run_child(self, config: AgentConfig | str, prompt: str) -> ChildReply:
-        """Runs a child inside this call and answers its reply. Raises `Aborted` when stopped."""
+        """Runs a child inside this call and answers its reply. Raises `Aborted` when stopped.
+
+        A child that the call gives up waiting for is stopped; when the daemon ends, it waits to be carried on.
+        """
         child_id = config if isinstance(config, str) else self._next_id()
-        run_id = await self._started(child_id, config, prompt, foreground=True)
-        return _reply(child_id, await self._rt.passes_of.wait_until_over(child_id, run_id))
+        try:
+            run_id = await self._started(child_id, config, prompt, foreground=True)
+            return _reply(child_id, await self._rt.passes_of.wait_until_over(child_id, run_id))
+        except asyncio.CancelledError:
+            if not self._p.leaving:
+                with contextlib.suppress(SojournError):
+                    await self._rt.passes_of.stop(child_id)
+            raise
 
     async def start_child(self, config: AgentConfig | str, prompt: str) -> str:
         """Starts a child in the background; its reply becomes the result of this call through the inbox."""
@@ -235,8 +246,11 @@ def _reply(child_id: str, outcome: RunOutcome) -> ChildReply:
         said = outcome.error.message if outcome.error else "without a reason"
         raise RuntimeError(f"The child agent {child_id!r} ended {outcome.reason}: {said}")
     if outcome.reason == "paused":
-        names = ", ".join(call.tool_name for call in outcome.pending_calls) or "an approval"
-        note = TextPart(text=f"The child agent {child_id!r} is paused; it waits for {names}.")
+        names = ", ".join(call.tool_name for call in outcome.pending_calls) or (
+            "an approval" if outcome.approvals else ""
+        )
+        why = f"it waits for {names}" if names else "its run has reached a limit"
+        note = TextPart(text=f"The child agent {child_id!r} is paused; {why}.")
         return ChildReply(child_id, (note,), note.text)
     content = tuple(part for part in outcome.content if part.type in ("text", "image", "resource"))
     return ChildReply(child_id, content, text_of(content))

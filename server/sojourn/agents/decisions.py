@@ -246,7 +246,7 @@ def _show_state(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> None:
     while inner.nested_agent_id:
         parent = ledger.agent(inner.nested_agent_id)
         outer = ledger.active_run(parent)
-        if outer is None or parent.approvals:
+        if outer is None or not outer.pass_open or parent.approvals:
             return
         ledger.set_state(parent, "running", "tool")
         inner = outer

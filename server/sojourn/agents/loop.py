@@ -39,6 +39,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
+STILL_AT_WORK = "The tool did not end when it was told to, and may still take effect."
 """How long a run whose stop was asked for waits for it to come, before it ends by itself."""
 
 
@@ -79,7 +80,7 @@ async def leave_tools(p: Pass) -> None:
         await asyncio.wait(tasks, timeout=1.0)
     for call_id, task in p.running.items():
         if not task.done():
-            p.goes_on.setdefault(call_id, "The tool did not end when it was told to, and may still take effect.")
+            p.goes_on.setdefault(call_id, STILL_AT_WORK)
     p.running.clear()
 
 
@@ -277,11 +278,10 @@ def _tell_delta(rt: Runtime, p: Pass, message_id: str, delta: ModelDelta) -> Non
 async def _round(rt: Runtime, p: Pass) -> Todo:
     while isinstance(p.todo, RunTools):
         for call in () if p.stop_asked else p.todo.start:
-            if p.seconds_left:
-                p.timed.add(call.call_id)
+            p.time_call(call.call_id)
             p.running[call.call_id] = asyncio.create_task(_run_call(rt, p, call), name=f"tool {call.call_id}")
         p.todo = RunTools()
-        await _something_happened(p)
+        await _something_happened(rt, p)
         p.wake.clear()
         if p.broken is not None:
             raise p.broken
@@ -298,31 +298,45 @@ async def _round(rt: Runtime, p: Pass) -> Todo:
     return p.todo
 
 
-async def _something_happened(p: Pass) -> None:
-    """Returns when the round is to be looked at. When the time of the run is over meanwhile, the calls at work that
-    have no limit of their own are told to end: nothing else would end one that hangs."""
+async def _something_happened(rt: Runtime, p: Pass) -> None:
+    """Returns when the round is to be looked at. Calls whose time is over meanwhile, and that have no limit of their
+    own, are told to end: nothing else would end one that hangs."""
+    ends_at = min(p.timed.values(), default=None)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(p.seconds_left if p.timed else None):
+        async with asyncio.timeout(None if ends_at is None else max(0.0, ends_at - time.monotonic())):
             await p.wake.wait()
-    if not p.wake.is_set():
-        _end_unbounded(p)
-        await p.wake.wait()
+            return
+    await _end_unbounded(rt, p)
 
 
-def _end_unbounded(p: Pass) -> None:
+async def _end_unbounded(rt: Runtime, p: Pass) -> None:
     names = {call.id: call.name for call in p.run.round.calls} if p.run.round is not None else {}
-    for call_id in p.timed & p.running.keys():
+    told: dict[str, asyncio.Task[None]] = {}
+    for call_id in [call_id for call_id, ends_at in p.timed.items() if ends_at <= time.monotonic()]:
+        del p.timed[call_id]
         tool = p.tools.get(names.get(call_id, ""))
         if tool is None or not tool.info.bounded:
             p.out_of_time.add(call_id)
-            p.running[call_id].cancel()
-    p.timed.clear()
+            told[call_id] = p.running[call_id]
+            told[call_id].cancel()
+    if told:
+        await asyncio.wait(told.values(), timeout=1.0)
+    for call_id in [call_id for call_id, task in told.items() if not task.done() and call_id in p.out_of_time]:
+        p.out_of_time.discard(call_id)
+        p.left_behind.add(call_id)
+        await _record(rt, p, call_id, ToolOutput.error(f"{rounds.OUT_OF_TIME} {STILL_AT_WORK}"))
 
 
-def _out_of_time(p: Pass, call: CallRecord) -> ToolOutput:
-    """What a call came to that was told to end when the time of its run was over."""
-    why = p.goes_on.pop(call.call_id, None)
-    return ToolOutput.error(f"{rounds.OUT_OF_TIME} {why}" if why else rounds.OUT_OF_TIME)
+def _cancelled(p: Pass, call: CallRecord) -> ToolOutput | None:
+    """What a call came to whose tool ended by a cancellation; None when it is left to whoever stops or resumes it."""
+    task = asyncio.current_task()
+    assert task is not None
+    if call.call_id in p.out_of_time and not p.leaving and task.uncancel() == 0:
+        why = p.goes_on.pop(call.call_id, None)
+        return ToolOutput.error(f"{rounds.OUT_OF_TIME} {why}" if why else rounds.OUT_OF_TIME)
+    if not p.stop_asked and task.cancelling() == 0:
+        return ToolOutput.error("The tool cancelled itself.")
+    return None
 
 
 def _advance(ledger: Ledger, rt: Runtime, p: Pass) -> Todo | None:
@@ -360,13 +374,8 @@ async def _run_call(rt: Runtime, p: Pass, call: CallRecord) -> None:
     except Aborted:
         output = ToolOutput.error(rounds.STOPPED)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        assert task is not None
-        if call.call_id in p.out_of_time and not p.leaving and task.uncancel() == 0:
-            output = _out_of_time(p, call)
-        elif not p.stop_asked and task.cancelling() == 0:
-            output = ToolOutput.error("The tool cancelled itself.")
-        else:
+        output = _cancelled(p, call)
+        if output is None:
             raise
     except (SystemExit, KeyboardInterrupt) as error:  # it ends the tool; asyncio would end the daemon
         output = ToolOutput.error(f"The tool ended with {type(error).__name__}: {error}")
@@ -374,16 +383,21 @@ async def _run_call(rt: Runtime, p: Pass, call: CallRecord) -> None:
         log.debug("The tool %r failed.", call.tool_name, exc_info=True)
         output = ToolOutput.error(str(error) or type(error).__name__)
     finally:
+        p.timed.pop(call.call_id, None)
+        p.out_of_time.discard(call.call_id)
         if output is None:
             p.running.pop(call.call_id, None)
-    await _record(rt, p, call, await hooks.after_tool(rt, p, call, output))
+    if call.call_id in p.left_behind:
+        return
+    output = await hooks.after_tool(rt, p, call, output)
+    await _record(rt, p, call.call_id, output)
+    if output.sent is False and call.client_id is not None:  # its owner may have come back while this was written
+        await rt.toolset.send_waiting(rt, call.client_id)
 
 
-async def _record(rt: Runtime, p: Pass, call: CallRecord, output: ToolOutput) -> None:
+async def _record(rt: Runtime, p: Pass, call_id: str, output: ToolOutput) -> None:
     try:
-        _merge(p, await rt.write("tool", lambda ledger: rounds.returned(ledger, rt, p, call.call_id, output)))
+        _merge(p, await rt.write("tool", lambda ledger: rounds.returned(ledger, rt, p, call_id, output)))
     except Exception as error:  # noqa: BLE001 - the driver raises it: a call without a record would hold its round for ever
         p.broken = error
     p.wake.set()
-    if output.sent is False and call.client_id is not None:  # its owner may have come back while this was written
-        await rt.toolset.send_waiting(rt, call.client_id)

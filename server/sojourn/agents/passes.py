@@ -133,10 +133,13 @@ class Pass:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     ends_at: float | None = None
     """When `limits.wall_clock_s` is over, by the monotonic clock; None without that limit."""
-    timed: set[str] = field(default_factory=set)
-    """Calls that were begun before."""
+    timed: dict[str, float] = field(default_factory=dict)
+    """Of calls whose tool is at work: when their time is over. A call that begins late, since a person let it through
+    after the end, gets the limit's time once more."""
     out_of_time: set[str] = field(default_factory=set)
     """Calls that were told to end because it was."""
+    left_behind: set[str] = field(default_factory=set)
+    """Calls that have a result although their tool, told to end, still works."""
     nudged: bool = False
     """A decision was made: the round must be looked at."""
     loaded: tuple[int, int] | None = None
@@ -178,6 +181,12 @@ class Pass:
         limits = self.config.limits
         if limits is not None and limits.wall_clock_s is not None:
             self.ends_at = time.monotonic() + limits.wall_clock_s - clock.seconds_since(begun)
+
+    def time_call(self, call_id: str) -> None:
+        """A call begins: notes when its time will be over."""
+        left = self.seconds_left
+        if left is not None and self.config.limits is not None:
+            self.timed[call_id] = time.monotonic() + (left or self.config.limits.wall_clock_s or 0.0)
 
     @property
     def seconds_left(self) -> float | None:

@@ -32,6 +32,7 @@ UNASKED = (
     "Not executed: the daemon stopped while this call waited for a decision, and the run that it worked for ended."
 )
 OUT_OF_TIME = "Ended: the run reached its limit 'wallClockS' while this call was at work. It may have taken effect."
+TOO_LATE = "Not started: the run had reached its limit 'wallClockS'."
 HAS_RESULT = ("preresolved", "returned", "pending", "resolved", "failed", "denied", "interrupted")
 
 
@@ -229,6 +230,9 @@ def _dispatch(
         if row.state == "approved" and not policy.is_bound(ledger, row):
             row.state, row.result = "failed", text_result(policy.CHANGED)
             ledger.tx.update(row, "state", "result")
+        elif row.state == "proposed" and p.seconds_left == 0:
+            row.state, row.result = "failed", text_result(TOO_LATE)
+            ledger.tx.update(row, "state", "result")
         elif row.state in ("proposed", "approved"):
             row.state = "dispatched"
             ledger.tx.update(row, "state", later=True)
@@ -239,6 +243,9 @@ def _dispatch(
             )
             start.append(row)
         elif _may_rerun(p, row) and not mailbox.take_answer(ledger, agent, record, row):
+            if p.seconds_left == 0:
+                interrupt(ledger, agent, record, row)
+                continue
             row.result = None  # it is at work again
             ledger.tx.update(row, "result", later=True)
             start.append(row)
