@@ -16,6 +16,9 @@ from sojourn.models.base import ModelRequest
 from sojourn.store.records import Record
 from sojourn.store.sqlite import SqliteStore
 
+MOST_OFTEN = 30
+"""Turns of one agent to a write-back of the log, which takes four syncs."""
+
 pytestmark = pytest.mark.anyio
 
 
@@ -90,6 +93,13 @@ async def test_a_turn_with_a_tool_takes_at_most_four_commits(tmp_path: Path) -> 
     async with house(*[look_once] * 10, tools=[ToldTool("look")], path=tmp_path) as home:
         await home.agent("a0")
         assert await turns(home, 1, 5) <= 4
+
+
+async def test_the_log_is_written_back_so_rarely_that_it_adds_next_to_no_syncs(tmp_path: Path) -> None:
+    async with house(*[look_once] * 250, tools=[ToldTool("look")], path=tmp_path) as home:
+        await home.agent("a0")
+        assert await turns(home, 1, 120) <= 4
+        assert 1 <= home.store.stats().write_backs <= 120 / MOST_OFTEN
 
 
 async def test_a_hundred_busy_agents_share_their_commits(tmp_path: Path) -> None:

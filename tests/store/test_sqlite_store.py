@@ -148,10 +148,12 @@ async def test_a_batch_is_handed_on_in_order_a_few_transitions_at_a_time(store: 
     assert {len(items) for items in lists} == {AT_ONCE}
 
 
-async def test_the_log_stays_small_while_readers_are_busy(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_stays_small_while_readers_are_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrations, "WAL_KEPT_BYTES", 768 * 1024)
     monkeypatch.setattr(_writer, "WAL_BYTES", 1024 * 1024)
     monkeypatch.setattr(_writer, "WAL_STEP_BYTES", 512 * 1024)
     monkeypatch.setattr(_writer, "WAL_LIMIT_BYTES", 3 * 1024 * 1024)
+    store = await SqliteStore.open(tmp_path)
     log = _writer.log_of(file_of(store))
     body = '"' + "x" * 2000 + '"'
     sizes = []
@@ -171,6 +173,7 @@ async def test_the_log_stays_small_while_readers_are_busy(store: SqliteStore, mo
     done.set()
     await asyncio.gather(*readers)
     assert await store.read(lambda tx: tx.count(EventRecord)) == 4000
+    await store.aclose()
     # The log starts anew within a step of its limit; it is then cut to what is kept of it.
     assert max(sizes) < 3 * 1024 * 1024 + 512 * 1024 + migrations.WAL_KEPT_BYTES
 

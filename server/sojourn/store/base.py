@@ -36,6 +36,8 @@ class StoreStats:
     bytes: int
     commits: int
     transitions: int
+    write_backs: int = 0
+    """How often a log was written back into the store's file; each takes a few syncs, as a commit takes one."""
 
 
 class ReadTx(Protocol):

@@ -28,8 +28,9 @@ Durability = Literal["full", "normal"]
 APPLICATION_ID = 0x534F4A4E
 """`SOJN`: marks a file as ours."""
 BUSY_TIMEOUT_S = 10.0
-WAL_KEPT_BYTES = 4 * 1024 * 1024
-"""To what the write-ahead log is cut once it is written back."""
+WAL_KEPT_BYTES = 12 * 1024 * 1024
+"""To what the write-ahead log is cut once it is written back: to write over what is there syncs faster than to append.
+Less than the size at which the writer writes it back, by which it sees that the log began anew."""
 
 DAMAGED = "put a copy from before in its place, or move it away with the files beside it whose names begin with its own"
 """What to do about a file that is damaged."""

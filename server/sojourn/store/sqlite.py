@@ -121,7 +121,8 @@ class SqliteStore(Listeners):
     def stats(self) -> StoreStats:
         """See `Store.stats`; `bytes` counts the file and its log."""
         size = file_size(self._path) + file_size(log_of(self._path))
-        return StoreStats(str(self._path), size, self._writer.commits, self._writer.transitions)
+        writer = self._writer
+        return StoreStats(str(self._path), size, writer.commits, writer.transitions, writer.write_backs)
 
     async def aclose(self) -> None:
         """See `Store.aclose`."""
