@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,22 @@ rules:
 - when: {always: true}
   reply: {text: Well then.}
 """
+
+names = (f"agent-{number}" for number in count(1))
+
+
+@pytest.fixture(scope="module")
+def calm() -> Iterator[DaemonProcess]:
+    """A daemon for commands that leave it as it was."""
+    with DaemonProcess() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[DaemonProcess]:
+    """A daemon whose model wants to do something, in the first turn of every agent."""
+    with DaemonProcess(script=ASKS) as running:
+        yield running
 
 
 def start(daemon: DaemonProcess, *arguments: str) -> subprocess.Popen[str]:
@@ -117,16 +134,16 @@ def test_an_interrupted_prompt_stops_its_run(make_daemon: Make) -> None:
 
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice, as a closed terminal does"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("words", [["prompt", "x", "--agent", "a"], ["resume", "a"]], ids=["prompt", "resume"])
+@pytest.mark.parametrize("words", [["prompt", "x", "--agent"], ["resume"]], ids=["prompt", "resume"])
 def test_a_command_that_is_ended_by_others_leaves_the_run_and_its_question_alone(
-    make_daemon: Make, words: list[str], number: signal.Signals, times: int
+    asking: DaemonProcess, words: list[str], number: signal.Signals, times: int
 ) -> None:
-    daemon = make_daemon(script=ASKS).start()
-    with Wire.unix(daemon.socket) as wire:
+    agent = next(names)
+    with Wire.unix(asking.socket) as wire:
         wire.initialize()
-        wire.call("agent/create", {"agentId": "a", "config": {"tools": ["*"]}})
-        wire.call("inbox/push", {"agentId": "a", "content": "x"})
-        process = start(daemon, *words, "--json")
+        wire.call("agent/create", {"agentId": agent, "config": {"tools": ["*"]}})
+        wire.call("inbox/push", {"agentId": agent, "content": "x"})
+        process = start(asking, *words, agent, "--json")
         assert process.stdout is not None
         assert any("approvalRequested" in line for line in process.stdout)
         for _ in range(times):
@@ -134,12 +151,12 @@ def test_a_command_that_is_ended_by_others_leaves_the_run_and_its_question_alone
         _, said = process.communicate(timeout=10)
         assert process.returncode == 128 + number
         assert said.splitlines()[-1] == (
-            "Left; what runs goes on. `sojourn attach a` shows it, `sojourn stop a` stops it."
+            f"Left; what runs goes on. `sojourn attach {agent}` shows it, `sojourn stop {agent}` stops it."
         )
         [approval] = wire.call("approval/list")["approvals"]
-        assert wire.call("agent/get", {"agentId": "a"})["state"] == "waiting"
+        assert wire.call("agent/get", {"agentId": agent})["state"] == "waiting"
         wire.call("approval/decide", {"approvalId": approval["approvalId"], "decision": "deny"})
-        assert wire.call("agent/wait", {"agentId": "a"})["output"] == "Well then."
+        assert wire.call("agent/wait", {"agentId": agent})["output"] == "Well then."
 
 
 def test_a_command_under_nohup_takes_no_notice_of_a_closed_terminal(make_daemon: Make) -> None:
@@ -181,12 +198,12 @@ def test_following_events_survives_a_daemon_that_dies(daemon: DaemonProcess) -> 
     assert process.returncode == 130
 
 
-def test_a_reader_that_has_enough_is_no_error(daemon: DaemonProcess) -> None:
-    daemon.run("prompt", "hello", "--agent", "a")
+def test_a_reader_that_has_enough_is_no_error(calm: DaemonProcess) -> None:
+    calm.run("prompt", "hello", "--agent", "a")
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-m", "sojourn", "events", "a"], env=daemon.env, stdout=writing, stderr=subprocess.PIPE
+        [sys.executable, "-m", "sojourn", "events", "a"], env=calm.env, stdout=writing, stderr=subprocess.PIPE
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -228,13 +245,13 @@ def test_a_command_is_entered_by_its_module_alone_and_anything_else_by_all() -> 
 HEAVY = {"pygls", "lsprotocol", "httpx", "mcp", "sqlite3", "jsonschema"}
 
 
-def test_the_help_and_short_commands_load_no_server(daemon: DaemonProcess) -> None:
-    assert not loaded(daemon, "--help") & (HEAVY | {"pydantic"})
-    assert not loaded(daemon, "ps") & HEAVY  # typer reads arguments with pydantic
+def test_the_help_and_short_commands_load_no_server(calm: DaemonProcess) -> None:
+    assert not loaded(calm, "--help") & (HEAVY | {"pydantic"})
+    assert not loaded(calm, "ps") & HEAVY  # typer reads arguments with pydantic
 
 
-def test_connect_loads_neither_pydantic_nor_the_command_line(daemon: DaemonProcess) -> None:
-    found = loaded(daemon, "connect")
+def test_connect_loads_neither_pydantic_nor_the_command_line(calm: DaemonProcess) -> None:
+    found = loaded(calm, "connect")
     assert "sojourn" in found
     assert not found & (HEAVY | {"pydantic", "pydantic_core", "typer", "rich", "asyncio", "orjson", "click"})
 
