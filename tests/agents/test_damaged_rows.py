@@ -356,3 +356,18 @@ async def test_a_conversation_is_forked_from_before_its_damage(world: Path, tmp_
 
 def answer_of(answer: Any) -> Any:
     return answer.wire() if hasattr(answer, "wire") else answer
+
+
+async def test_a_conversation_with_a_message_missing_is_named_and_never_waited_for(tmp_path: Path) -> None:
+    async with house("one", "two", path=tmp_path) as h:
+        await h.agent()
+        await h.prompt()
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
+        db.execute("UPDATE messages SET conversation = 'elsewhere' WHERE position = 1")
+        db.commit()
+    async with house("three", path=tmp_path) as h:
+        async with asyncio.timeout(5):
+            with pytest.raises(DamagedRecord, match=r"'message_count' cannot be read \(it has 1 messages that can be"):
+                await h.prompt()
+            assert await h.hub.stop(Caller(), "a") == {"stopped": False}
+            await h.hub.delete_agent(Caller(), "a", force=True)

@@ -145,3 +145,30 @@ async def test_a_run_that_is_not_there_is_named(asks: Callable[[Any], Any], word
         await h.agent()
         with pytest.raises(RunNotFound, match=words):
             await asks(h)
+
+
+async def test_nothing_is_read_from_disk_for_a_client_that_does_not_read() -> None:
+    """However often it attaches: what was read would wait in the daemon's memory."""
+    async with house("one", "two") as h:
+        await h.agent()
+        await h.prompt()
+        deaf = Client("deaf", full=True)
+        pages = 0
+        read = h.store.read
+
+        async def counted(work: Any) -> Any:
+            nonlocal pages
+            found = await read(work)
+            pages += isinstance(found, list)
+            return found
+
+        h.store.read = counted  # type: ignore[method-assign]
+        for _ in range(20):
+            answer = await h.hub.attach(deaf, "a", after_seq=0, deltas=True)
+            await asyncio.sleep(0)
+        assert (answer["seq"], pages) == ((await h.state())["seq"], 0)
+        deaf.full = False
+        async with asyncio.timeout(5):
+            await h.hub.feed.settled(deaf, "a")
+        assert deaf.events() == h.client.events()
+        assert pages > 0

@@ -369,3 +369,16 @@ async def test_a_stop_whose_client_leaves_in_the_middle_is_a_whole_stop() -> Non
             assert (await running).reason == "stopped"
         listed = await h.hub.list_agents(cursor=None, limit=9, state=None, parent_agent_id=None, labels=None)
         assert {row["state"] for row in listed["agents"]} == {"idle"}
+
+
+async def test_a_repeated_stop_stops_no_run_that_has_begun_since() -> None:
+    asked = Caller(client_id="test", request_id="once", body_sha256="s")
+    async with house(for_ever, for_ever) as h:
+        await h.agent()
+        first = await h.start()
+        answer = await h.hub.stop(asked, "a")
+        assert answer == {"stopped": True, "runId": first.run_id}
+        second = await h.start()
+        assert await h.hub.stop(asked, "a") == answer
+        assert (await h.state())["state"] == "running"
+        assert await h.hub.stop(Caller(client_id="test"), "a") == {"stopped": True, "runId": second.run_id}

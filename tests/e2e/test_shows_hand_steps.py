@@ -187,6 +187,14 @@ def test_a_stale_revision_and_a_wrong_feed_change_nothing(house: DaemonProcess) 
         assert script.refused("run/step", runId="run-none")[0] == -31002
 
 
+def test_a_model_s_response_needs_its_content_and_no_more(house: DaemonProcess) -> None:
+    with Script(house) as script:
+        run_id = script.ask("run/create", prompt="Say x")["runId"]
+        script.ask("run/step", runId=run_id)
+        done = script.ask("run/step", runId=run_id, modelResponse={"content": "x"})
+        assert (done["step"]["type"], done["step"]["result"]["output"]) == ("done", "x")
+
+
 def test_a_document_of_another_form_is_refused_by_name(house: DaemonProcess) -> None:
     with Script(house) as script:
         document = script.ask("run/export", runId=to_the_tools(script)[0])["run"]

@@ -197,6 +197,7 @@ def test_an_entry_of_a_hook_has_a_kind(kind: Any) -> None:
         ([types.TextContent(type="text", text="no JSON")], {"a": 1}, ["no JSON", '{"a":1}']),
         ([types.TextContent(type="text", text='{"a": 1}')], {"a": 1}, ['{"a": 1}']),
         ([types.TextContent(type="text", text="7")], {"result": "7"}, ["7"]),
+        ([types.TextContent(type="text", text="15")], {"result": 15}, ["15"]),
         (
             [types.AudioContent(type="audio", data="aGk=", mime_type="audio/wav")],
             None,

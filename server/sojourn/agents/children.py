@@ -265,16 +265,19 @@ def descendants(tx: ReadTx, agent_id: str) -> list[str]:
     return found
 
 
-def ask_to_stop(ledger: Ledger, agent_id: str) -> str | None:
-    """Marks the agent's and its descendants' runs: no child starts under them from now on, and a restart stops them."""
-    found: str | None = None
+def ask_to_stop(ledger: Ledger, agent_id: str) -> dict[str, str]:
+    """Marks the agent's and its descendants' runs: no child starts under them from now on, and a restart stops them.
+
+    The runs that are to stop, by their agents.
+    """
+    found: dict[str, str] = {}
     for one in (agent_id, *descendants(ledger.tx, agent_id)):
         agent = ledger.agent(one)
         record = ledger.active_run(agent)
         if record is not None and record.pass_open:
             record.stop_requested = True
             ledger.save_run(record)
-            found = record.run_id if one == agent_id else found
+            found[one] = record.run_id
         elif record is not None and ending.let_be(record):
             ledger.save_run(record)
     return found

@@ -33,13 +33,16 @@ from . import children, clock, compaction, ending, handstep, loop, opening, reco
 from .inbox import put
 from .ledger import Ledger, message_json
 from .passes import Moved, Over, Pass, Todo, Wait, new_pass, read_run, restore
-from .runtime import Conversation, Repeated, Runtime
+from .runtime import Conversation, Repeated, Runtime, former
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+NOBODY = Caller()
 STOP_S = 5.0
 """How long a stop waits for a driver; it needs less than one second unless the machine stands still."""
+TRIES = 100
+"""How often a transition is tried anew because the agent has changed meanwhile; each time somebody else got on."""
 Opening = Callable[[Ledger, Pass | None, Conversation, Pass | None], Accepted]
 """Opens a pass: takes the ledger, a fresh pass (None when the agent is busy), the conversation, the unfinished run."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
@@ -245,25 +248,36 @@ class Control:
         for agent_id in woken:
             self.wake(agent_id)
 
-    async def stop(self, agent_id: str) -> dict[str, Any]:
+    async def stop(self, agent_id: str, caller: Caller = NOBODY) -> dict[str, Any]:
         """Stops the agent's run and its descendants' (innermost first); answers when they have stopped.
 
-        Raises `StorageError` when that cannot be written; what is at work is ended all the same: it may be what fills
-        the disk.
+        A request that is repeated stops what it was first made for, and no run that has begun since. Raises
+        `StorageError` when that cannot be written; what is at work is ended all the same: it may be what fills the
+        disk.
         """
+
+        def ask(ledger: Ledger) -> dict[str, Any]:
+            runs = children.ask_to_stop(ledger, agent_id)
+            answer: dict[str, Any] = {"stopped": bool(runs)}
+            return {**answer, "runId": runs[agent_id]} if agent_id in runs else answer
+
         try:
-            run_id = await self._rt.write("stop", lambda ledger: children.ask_to_stop(ledger, agent_id))
+            asked = await self._rt.once(caller, "stop", ask)
         except StorageError:
             family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
             await self._halt((*family, agent_id))
             raise
+        first: dict[str, Any] = former(asked.record) if isinstance(asked, Repeated) else asked
+        if isinstance(asked, Repeated):
+            agent = await self._rt.agent(agent_id)
+            if agent.active_run_id is None or first.get("runId") != agent.active_run_id:
+                return first
         family = await self._rt.store.read(lambda tx: children.descendants(tx, agent_id))
         below = [one for one in family if await self._stop_one(one)]
         stopped = await self._stop_one(agent_id)
         stopped = await compaction.stop(self._rt, agent_id) or stopped
         await self._rt.jobs.agents_stopped((agent_id, *family))
-        answer: dict[str, Any] = {"stopped": stopped or bool(below)}
-        return answer if run_id is None else {**answer, "runId": run_id}
+        return {**first, "stopped": stopped or bool(below)}
 
     async def _halt(self, agent_ids: Sequence[str]) -> None:
         """Ends what passes have at work; their runs stay as they are on disk."""
@@ -401,11 +415,12 @@ class Control:
     ) -> Accepted:
         async with self._lock(agent_id):
             await self._driver_gone(agent_id)
-            while True:
+            for _ in range(TRIES):
                 try:
                     return await self._try_to_open(agent_id, change, wishes, caller=caller, name=name)
                 except Moved:
                     self._rt.agents.forget(agent_id)
+            raise _restless(agent_id)
 
     async def _try_to_open(
         self, agent_id: str, change: Opening, wishes: opening.Wishes, *, caller: Caller, name: str
@@ -550,7 +565,10 @@ class Control:
 
         `by`: whose passes are meant, the loop's or those that a client steps.
         """
-        while (p := await self._load_waiting(agent_id, by)) is not None:
+        for _ in range(TRIES):
+            p = await self._load_waiting(agent_id, by)
+            if p is None:
+                return None
             try:
                 p.todo = await self._rt.write(name, lambda ledger, p=p: _checked(ledger, p, change))  # type: ignore[misc]
             except Moved:
@@ -560,7 +578,7 @@ class Control:
                 raise
             else:
                 return p
-        return None
+        raise _restless(agent_id)
 
     async def _load_waiting(self, agent_id: str, by: Sequence[str]) -> Pass | None:
         agent = await self._rt.agent(agent_id)
@@ -588,6 +606,10 @@ class Control:
                 if await self._leave(agent_id, error):
                     return True
                 raise
+
+
+def _restless(agent_id: str) -> AgentBusy:
+    return AgentBusy(f"The agent {agent_id!r} has changed {TRIES} times while it was looked at. Try again.")
 
 
 def _is_busy(agent: AgentRecord) -> bool:

@@ -406,6 +406,7 @@ class Feed:
                 if subscription.sent >= max(head, self._heads.get(agent_id, 0)):
                     self._switch(subscription)
                     return
+                await subscription.session.room()  # nothing is read for a client that does not read
                 after = subscription.sent
                 try:
                     page = await self._store.read(lambda tx, a=after: read_events(tx, agent_id, a, PAGE, told={}))  # type: ignore[misc]

@@ -424,7 +424,7 @@ class Hub:
     async def stop(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """`agent/stop`: answers when it has stopped. It is done also when who asked leaves: half a stop is none."""
         await self.rt.agent(agent_id)
-        return await asyncio.shield(self._own(self._control.stop(agent_id), f"stop {agent_id}"))
+        return await asyncio.shield(self._own(self._control.stop(agent_id, caller), f"stop {agent_id}"))
 
     async def wait(self, agent_id: str, run_id: str | None) -> RunOutcome:
         """`agent/wait`."""

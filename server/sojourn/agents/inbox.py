@@ -92,14 +92,17 @@ def answer_call(
     error: str | None,
     origin: Origin,
     most: int,
+    of_run: str | None = None,
 ) -> dict[str, Any] | Exception:
-    """Queues a pending call's result or rejection.
+    """Queues a pending call's result or rejection; `of_run`: of this run's call only.
 
     A second answer, or one for a call that never was pending, commits a warning and is answered with the exception
     that the caller must raise after the commit (D3).
     """
     agent = ledger.agent(agent_id)
     call = ledger.call(agent_id, call_id)
+    if of_run is not None and (call is None or call.run_id != of_run):
+        return CallNotFound(f"The agent {agent_id!r} has no call {call_id!r} of the run {of_run!r}.", callId=call_id)
     refused: AlreadyDecided | CallNotFound | None = None
     if call is None or (call.placeholder is None and call.state != "dispatched"):
         state = "" if call is None else f" It is {call.state.replace('_', ' ')}, and never was pending."
@@ -143,6 +146,7 @@ async def answer(
     *,
     content: tuple[InputPart, ...] | None = None,
     error: str | None = None,
+    of_run: str | None = None,
 ) -> Any:
     """`inbox/resolve` and `inbox/reject`."""
 
@@ -155,6 +159,7 @@ async def answer(
             error=error,
             origin=caller.origin,
             most=rt.limits.max_inbox_items,
+            of_run=of_run,
         )
 
     return await rt.answer_once(caller, "push", change)

@@ -137,12 +137,12 @@ class Conversations:
         self._keep = keep
 
     async def load(self, store: Store, agent: AgentRecord) -> Conversation:
-        """The conversation as far as it is stored."""
+        """The conversation as far as it is stored. Raises `DamagedRecord` when messages are missing."""
         found = self._kept.get(agent.conversation)
         if found is not None and len(found.messages) == agent.message_count:
             self._kept.move_to_end(agent.conversation)
             return found
-        fresh = await store.read(lambda tx: read_conversation(tx, agent.conversation))
+        fresh = await store.read(lambda tx: _whole_conversation(tx, agent))
         self.keep(fresh)
         return fresh
 
@@ -283,7 +283,7 @@ class Runtime:
     async def answer_once(self, caller: Caller, name: str, change: Callable[[Ledger], Any]) -> Any:
         """`once` for methods whose first answer is simply given again."""
         result = await self.once(caller, name, change)
-        return _former(result.record) if isinstance(result, Repeated) else result
+        return former(result.record) if isinstance(result, Repeated) else result
 
     async def agent(self, agent_id: str) -> AgentRecord:
         """The agent's row as stored."""
@@ -325,8 +325,17 @@ class Struck:
     name: str
 
 
-def _former(record: RequestRecord) -> Any:
+def former(record: RequestRecord) -> Any:
+    """What a request was answered when it was first made."""
     return stored.plain(record, "answer") if record.answer else None
+
+
+def _whole_conversation(tx: ReadTx, agent: AgentRecord) -> Conversation:
+    conversation = read_conversation(tx, agent.conversation)
+    now = tx.get(AgentRecord, agent.agent_id)
+    if now is not None and now.conversation == conversation.id and now.message_count != len(conversation.messages):
+        raise stored.damaged(now, "message_count", f"it has {len(conversation.messages)} messages that can be found")
+    return conversation
 
 
 def _agent(tx: ReadTx, agent_id: str) -> AgentRecord:

@@ -321,8 +321,8 @@ def _give(run: AgentRun, feed: dict[str, Any], message_id: str, at: str) -> None
                 "finishReason": value.get("finishReason"),
                 "responseId": value.get("responseId"),
                 "requestId": value.get("providerRequestId"),
-                "executableTools": value["executableTools"],
-                "allowedTools": value["allowedTools"],
+                "executableTools": value.get("executableTools") or (),
+                "allowedTools": value.get("allowedTools"),
                 "messageId": message_id,
                 "at": at,
             }

@@ -253,11 +253,12 @@ def _entry(info: ToolInfo, agent_id: str | None) -> dict[str, Any]:
 
 
 class Handle(InboxHandle):
-    """A handle on an agent's inbox; outlives the call that it was given to."""
+    """A handle on an agent's inbox; outlives the call that it was given to, and an agent that is deleted meanwhile."""
 
-    def __init__(self, rt: Runtime, agent_id: str, origin: str) -> None:
+    def __init__(self, rt: Runtime, agent_id: str, origin: str, *, own: CallRecord | None = None) -> None:
         self._rt = rt
         self._agent_id = agent_id
+        self._own = {} if own is None else {own.call_id: own.run_id}
         self._caller = Caller(client_id=origin)
 
     async def push(self, content: Content) -> str:
@@ -267,12 +268,15 @@ class Handle(InboxHandle):
 
     async def resolve(self, call_id: str, content: Content) -> str:
         """A pending call's result."""
-        answer = await inbox.answer(self._rt, self._caller, self._agent_id, call_id, content=parts(content))
-        return str(answer["itemId"])
+        return await self._answer(call_id, content=parts(content))
 
     async def reject(self, call_id: str, error: str) -> str:
         """A pending call's failure."""
-        answer = await inbox.answer(self._rt, self._caller, self._agent_id, call_id, error=error)
+        return await self._answer(call_id, error=error)
+
+    async def _answer(self, call_id: str, **result: Any) -> str:
+        run_id = self._own.get(call_id)  # an agent of the same name may have a call of the same name
+        answer = await inbox.answer(self._rt, self._caller, self._agent_id, call_id, of_run=run_id, **result)
         return str(answer["itemId"])
 
 
@@ -288,7 +292,7 @@ def bare_context(rt: Runtime, row: CallRecord) -> ToolContext:
         call_id=row.call_id,
         tool_name=row.tool_name,
         cwd=None,
-        inbox=lambda: Handle(rt, row.owner, f"tool.{row.tool_name}"),
+        inbox=lambda: Handle(rt, row.owner, f"tool.{row.tool_name}", own=row),
         run_child=no_child,
         start_child=no_child,
         on_progress=lambda _text, _fraction: None,
@@ -305,7 +309,7 @@ async def run_tool(rt: Runtime, p: Pass, call: CallRecord, tool: Tool) -> ToolOu
         call_id=call.call_id,
         tool_name=call.tool_name,
         cwd=p.config.cwd,
-        inbox=lambda: Handle(rt, p.agent_id, f"tool.{call.tool_name}"),
+        inbox=lambda: Handle(rt, p.agent_id, f"tool.{call.tool_name}", own=call),
         run_child=family.run_child,
         start_child=family.start_child,
         on_progress=lambda text, fraction: rt.feed.progress(p.agent_id, p.run_id, call.call_id, text, fraction),

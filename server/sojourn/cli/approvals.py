@@ -74,6 +74,8 @@ async def approve(
     """Decides an approval. It approves, unless an option says otherwise. The first decision wins."""
     if pattern is not None and scope not in ("run", "agent"):
         raise typer.BadParameter("--pattern is about a lasting approval: add --scope run or --scope agent.")
+    if scope is not None and (deny or abort or answer is not None):
+        raise typer.BadParameter("--scope is how far an approval reaches; leave it out where nothing is approved.")
     decision = _decision(deny=deny, edit=edit, answer=answer, abort=abort)
     extra = {"reason": reason, "scope": scope, "pattern": pattern}
     params = {**decision, **{key: value for key, value in extra.items() if value is not None}}

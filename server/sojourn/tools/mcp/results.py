@@ -52,13 +52,15 @@ def _embedded(found: types.TextResourceContents | types.BlobResourceContents) ->
 
 
 def _says(parts: list[InputPart], structured: Any) -> bool:
-    wrapped = structured.get("result") if isinstance(structured, dict) and len(structured) == 1 else None
+    same = [structured]
+    if isinstance(structured, dict) and structured.keys() == {"result"}:
+        same.append(structured["result"])  # how the Python SDK gives a structure to what is no object
     for part in parts:
         if isinstance(part, TextPart):
-            if part.text == wrapped:  # how the Python SDK gives a text a structure
+            if part.text in same:
                 return True
             try:
-                if json.loads(part.text) == structured:
+                if json.loads(part.text) in same:
                     return True
             except ValueError:
                 continue
