@@ -12,9 +12,11 @@ import pytest
 from house import House, ToldTool, call, house
 from wire_fakes import LIMIT_S, Wire, notification, request, until
 
+from sojourn.core.agent import AgentConfig
 from sojourn.models.base import ModelRequest
 from sojourn.rpc.host import Host
 from sojourn.rpc.listen import serve_unix
+from sojourn.tools.base import ToolContext
 
 pytestmark = pytest.mark.anyio
 
@@ -329,6 +331,33 @@ async def test_of_several_open_calls_one_must_be_named(tmp_path: Path) -> None:
         for one in ids:
             await asks.do("sojourn.deny", one)
         await asks.said("done")
+
+
+async def test_a_client_that_answers_approvals_itself_may_decide_the_only_one_without_its_id(tmp_path: Path) -> None:
+    calls = OnceShown([call("deploy")])
+    async with desk(tmp_path, calls, "done", tools=[gated()]) as d:
+        asks = await d.editor(approvals={"request": {}})
+        await asks.do("sojourn.prompt", "go")
+        await calls.by(asks)
+        await asks.until(lambda: ("report", "waits for your decision about deploy") in asks.progress)
+        (waiting,) = await d.h.approvals()
+        assert (await asks.do("sojourn.approve"))["message"] == f"Approved: {waiting['approvalId']}."
+        await asks.said("done")
+
+
+async def test_what_a_child_does_is_progress_too(tmp_path: Path) -> None:
+    async def helper(_args: dict[str, Any], ctx: ToolContext) -> str:
+        return (await ctx.run_child(AgentConfig(tools=("look",)), "look")).text
+
+    tools, calls = [ToldTool("helper", helper), ToldTool("look")], OnceShown([call("helper")])
+    async with desk(tmp_path, calls, [call("look", path="b.txt")], "seen", "done", tools=tools) as d:
+        editor = await d.editor()
+        await editor.do("sojourn.prompt", "go")
+        await calls.by(editor)
+        await editor.said("done")
+        await editor.until(lambda: editor.progress[-1:] == [("end", "done")])
+        assert ("report", "look b.txt") in editor.progress
+        assert "seen" not in editor.messages
 
 
 async def test_the_commands_offered_at_a_place_are_those_that_make_sense_there(tmp_path: Path) -> None:
