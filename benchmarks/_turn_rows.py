@@ -17,12 +17,10 @@ from typing import Any
 
 import orjson
 
+from sojourn.store._writer import WAL_BYTES
 from sojourn.store.migrations import open_writer
 from sojourn.store.records import AgentRecord, EventRecord, MessageRecord, Record, changes
 from sojourn.store.sqlite import FILE_NAME, SqliteStore
-
-CHECKPOINT_EVERY = 500
-"""Commits of the baseline to a write-back of its log; the store does it by the log's size."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,9 @@ class Raw:
 
     def __init__(self, folder: Path, turn: list[Transition], agents: int) -> None:
         self.db: sqlite3.Connection = open_writer(folder / FILE_NAME, "full")
-        self.commits = 0
+        (page,) = self.db.execute("PRAGMA page_size").fetchone()
+        # Its log is written back when it is as large as the store lets its own become.
+        self.db.execute(f"PRAGMA wal_autocheckpoint = {WAL_BYTES // page}")
         self.turn = _first_puts_insert(turn)
         self._agents = agents
         self._number = 0
@@ -138,13 +138,6 @@ class Raw:
             for sql, values in statements:
                 self.db.executemany(sql, values)
             self.db.execute("COMMIT")
-            self.count_commit()
-
-    def count_commit(self) -> None:
-        """After a commit: the log is written back now and then, as the store does."""
-        self.commits += 1
-        if self.commits % CHECKPOINT_EVERY == 0:
-            self.db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def begin_turn(self) -> None:
         """From here on `keyed` gives the keys of the next turn."""
@@ -205,7 +198,6 @@ class RawLoop:
                     values[place] = orjson.dumps(values[place]).decode()
                 self.db.execute(sql, values)
             self.db.execute("COMMIT")
-            self._raw.count_commit()
 
 
 def _unencoded(write: Write) -> tuple[str, list[Any], list[int]]:

@@ -21,7 +21,13 @@ from collections.abc import Callable
 import orjson
 from _report import Report
 
-CASES = {"ping-pong": 2.0, "64 in flight": 2.0, "2.5 kB prompt": 2.0, "one event to 100 clients": 1.5}
+CASES = {
+    "ping-pong": 2.0,
+    "64 in flight": 2.0,
+    "2.5 kB prompt": 2.0,
+    "one way": 2.0,
+    "one event to 100 clients": 1.5,
+}
 EVENT = {
     "agentId": "agent-1",
     "runId": "run-1",
@@ -51,6 +57,7 @@ class Bare:
 
     def __init__(self) -> None:
         self.watching: set[asyncio.StreamWriter] = set()
+        self.heard = 0
 
     async def client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks: set[asyncio.Task[None]] = set()
@@ -75,6 +82,11 @@ class Bare:
             case "bench/watch":
                 self.watching.add(writer)
                 result = {}
+            case "bench/heard":
+                result = {"count": self.heard}
+            case "bench/hear":
+                self.heard += len(params["text"])
+                return
             case _:
                 result = {"text": params["text"][:16]}
         writer.write(framed({"jsonrpc": "2.0", "id": message["id"], "result": result}))
@@ -126,6 +138,7 @@ async def ours(path: str) -> None:
         text: str
 
     watching: set = set()
+    define_hearing(Said)
 
     @method("bench/echo", params=Said, result=Echo)
     async def echo(session: object, params: Said) -> Echo:
@@ -154,6 +167,22 @@ async def ours(path: str) -> None:
         settle()
         print("ready", flush=True)
         await asyncio.Event().wait()
+
+
+def define_hearing(said: type) -> None:
+    """A notification with a task of its own, which costs more than the daemon's own ones, and how much it has heard."""
+    from sojourn.methods._table import method
+
+    heard = 0
+
+    @method("bench/hear", params=said, result=None)
+    async def hear(session: object, params: said) -> None:
+        nonlocal heard
+        heard += len(params.text)
+
+    @method("bench/heard", params=said, result=None)
+    async def told(session: object, params: said) -> dict:
+        return {"count": heard}
 
 
 # ── the client: blocking sockets, the same for both ──────────────────────────────────────────────────────────────────
@@ -194,6 +223,10 @@ class Client:
 def request(id: int, method: str, params: object) -> bytes:
     body = orjson.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def notification(method: str, params: object) -> bytes:
+    return framed({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 class Server:
@@ -247,6 +280,24 @@ def in_flight(server: Server, text: str, rounds: int) -> Callable[[], int]:
     return work
 
 
+def one_way(server: Server, text: str, rounds: int) -> Callable[[], int]:
+    """Notifications in bursts of 64. A question behind the last of them waits until they are handled, all of them."""
+    client = server.client()
+    burst = notification("bench/hear", {"text": text}) * 64
+
+    def work() -> int:
+        before = client.call("bench/heard", text="")["result"]["count"]
+        for _ in range(rounds):
+            client.socket.sendall(burst)
+            client.call("bench/heard", text="")
+        heard = client.call("bench/heard", text="")["result"]["count"] - before
+        if heard != 64 * rounds * len(text):
+            raise SystemExit(f"of {64 * rounds} notifications only {heard // len(text)} were handled")
+        return 65 * rounds + 2
+
+    return work
+
+
 def fan_out(server: Server, count: int) -> Callable[[], int]:
     clients = [server.client() for _ in range(100)]
     for client in clients:
@@ -274,6 +325,8 @@ def work_of(case: str, server: Server, scale: float) -> Callable[[], int]:
             return in_flight(server, "hello", int(150 * scale))
         case "2.5 kB prompt":
             return ping_pong(server, "word " * 500, int(1500 * scale))
+        case "one way":
+            return one_way(server, "hello", int(150 * scale))
         case _:
             return fan_out(server, int(100 * scale))
 

@@ -17,7 +17,7 @@ from sojourn.store.records import Record
 from sojourn.store.sqlite import SqliteStore
 
 MOST_OFTEN = 30
-"""Turns of one agent to a write-back of the log, which takes four syncs."""
+"""Turns of one agent to a write-back of the log, which takes three syncs."""
 
 pytestmark = pytest.mark.anyio
 

@@ -245,7 +245,7 @@ class SojournProtocol(JsonRPCProtocol):
             if not request.stopped:
                 request.working = True
                 result = await method.handler(self.session, model)
-                body = result_body(request.id, result, limit=self._largest)
+                body = b"" if request.id is None else result_body(request.id, result, limit=self._largest)
         except asyncio.CancelledError:
             if _by_others(request):
                 raise

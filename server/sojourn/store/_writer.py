@@ -30,7 +30,7 @@ MAX_BATCH = 256
 PROBE_S = 1.0
 """How often a store whose writes fail tries one of its own."""
 WAL_BYTES = 16 * 1024 * 1024
-"""From which size on the log is written back, as far as the readers of the moment allow. That takes about four
+"""From which size on the log is written back, as far as the readers of the moment allow. That takes three
 syncs, and comes at every fortieth turn of a lone agent."""
 WAL_STEP_BYTES = 4 * 1024 * 1024
 """How much it then grows before the next try."""
