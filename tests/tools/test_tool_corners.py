@@ -16,6 +16,7 @@ from sojourn.core.messages import ResourcePart, TextPart, text_of
 from sojourn.core.servers import McpServer
 from sojourn.tools import _grep, _places, _text, _tree
 from sojourn.tools._places import FileRefused, Root
+from sojourn.tools.base import Document
 from sojourn.tools.files import FileTools
 from sojourn.tools.hooks import HookContext
 from sojourn.tools.mcp import McpServers, listing
@@ -143,6 +144,23 @@ def test_the_files_of_a_search_are_given_in_commands_that_are_not_too_long(
 
 def test_lines_of_ripgrep_that_are_no_hits_are_passed_over() -> None:
     assert list(_grep._hits([b"./a b\x003:hit\n", b"--\n", b"\n", b"c\x0012:\n"])) == [("a b", 3), ("c", 12)]
+
+
+async def test_an_open_document_that_is_no_text_is_refused_as_a_file_would_be(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("saved")
+
+    class Open:
+        """What an editor has open."""
+
+        def settle(self) -> None: ...
+
+        def at(self, path: str) -> Document | None:
+            return Document(path, "un\0saved", "ed", None, changeable=True)
+
+    read = next(one for one in FileTools().tools() if one.info.spec.name == "read")
+    ctx = FakeHost().context("read", cwd=str(tmp_path), documents=Open())
+    with pytest.raises(FileRefused, match="'f' is not text"):
+        await read.execute({"path": "f"}, ctx)
 
 
 # ── running commands ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -90,8 +90,6 @@ class Server:
     def _check_may_start(self) -> None:
         if self._closed:
             raise ServerDown("it was ended with the daemon")
-        if not self.config.enabled:
-            raise ServerDown("it is switched off in the config (enabled = false)")
         if (pause := self._not_before - time.monotonic()) > 0:
             raise ServerDown(f"{self.failure or 'it failed'}; it is tried again in {pause:.0f} s")
 
