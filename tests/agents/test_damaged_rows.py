@@ -371,3 +371,21 @@ async def test_a_conversation_with_a_message_missing_is_named_and_never_waited_f
                 await h.prompt()
             assert await h.hub.stop(Caller(), "a") == {"stopped": False}
             await h.hub.delete_agent(Caller(), "a", force=True)
+
+
+async def test_an_approval_whose_call_cannot_be_found_is_named_when_it_is_decided(tmp_path: Path) -> None:
+    gated = ToldTool("gated", approval="ask")
+    async with killed_house([call("gated")], path=tmp_path, tools=[gated]) as h:
+        await h.agent()
+        await h.start()
+        await h.client.until("approvalRequested")
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
+        db.execute("UPDATE calls SET call_id = 'garbled'")
+        db.commit()
+        ((approval_id,),) = db.execute("SELECT approval_id FROM approvals").fetchall()
+    async with house(path=tmp_path, tools=[gated]) as h:
+        for decision in ("approve", "deny"):
+            with pytest.raises(DamagedRecord, match="'call_id' cannot be read"):
+                await h.decide(approval_id, decision)
+        await h.hub.delete_agent(Caller(), "a", force=True)
+        assert gated.ran == []

@@ -122,8 +122,7 @@ def _check(rt: Runtime, ledger: Ledger, row: ApprovalRecord, decision: str, argu
         return
     if arguments is None:
         raise InvalidParams("The decision 'edit' needs 'arguments', which the call then runs with.", field="arguments")
-    call = ledger.call(row.agent_id, row.call_id)
-    assert call is not None
+    call = _call_of(ledger, row)
     config = rt.config_of(stored.config(ledger.agent(row.agent_id)))
     if policy.forbids(rt, ledger.agent(row.agent_id), call, arguments):
         raise InvalidParams(f"A rule denies {call.tool_name!r} with these arguments.", field="arguments")
@@ -158,20 +157,25 @@ def _covered(
                 field="pattern",
             )
         return None
-    call = ledger.call(row.agent_id, row.call_id)
-    assert call is not None
+    call = _call_of(ledger, row)
     if arguments is not None:
         call = replace(call, args=orjson.dumps(arguments).decode())
     return policy.rule_for(rt, ledger.agent(row.agent_id), call, pattern)
+
+
+def _call_of(ledger: Ledger, row: ApprovalRecord) -> CallRecord:
+    call = ledger.call(row.agent_id, row.call_id)
+    if call is None:
+        raise stored.damaged(row, "call_id", "there is no such call")
+    return call
 
 
 def _apply(ledger: Ledger, row: ApprovalRecord, approval: Approval) -> None:
     """Writes the decision into the approval, its call and its run, and wakes whoever waits for it."""
     agent = ledger.agent(row.agent_id)
     record = ledger.run(row.run_id)
-    call = ledger.call(row.agent_id, row.call_id)
+    call = _call_of(ledger, row)
     made = approval.decision
-    assert call is not None
     assert made is not None
     _settle_call(call, made.decision, approval)
     ledger.tx.update(call, "state", "args", "args_sha256", "result")

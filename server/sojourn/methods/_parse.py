@@ -107,6 +107,10 @@ def _sentence(fault: ErrorDetails) -> str:
         return f"it must be one of {fault['ctx']['expected_tags']}"
     if fault["type"] == "union_tag_not_found":
         return "it must be given"
+    if fault["type"] in ("tuple_type", "list_type"):
+        return "it must be a list" if fault["loc"][-1:] != ("content",) else "it must be a string or a list of parts"
+    if fault["type"] in ("dict_type", "model_type", "model_attributes_type"):
+        return "it must be an object"
     message = re.sub(r"^Value error, ", "", fault["msg"]).rstrip(".")
     message = re.sub(r"^Input should be", "it must be", message)
     message = re.sub(r"^String should", "it must", message)
