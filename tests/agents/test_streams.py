@@ -184,6 +184,90 @@ async def test_news_of_a_childs_tool_reach_its_parents_clients_inside_of_the_cal
         assert without.events() == without.events(live=True) == h.client.events()
 
 
+async def test_what_a_grandchild_is_saying_is_shown_inside_of_every_call_above_it() -> None:
+    go = asyncio.Event()
+
+    async def speak(_request: ModelRequest) -> AsyncIterator[Any]:
+        yield ModelDelta(0, "text", "deep ")
+        await go.wait()
+        yield ModelDelta(0, "text", "down")
+        yield ModelAnswer((TextPart(text="deep down"),), "stop")
+
+    async def alone(_request: ModelRequest) -> AsyncIterator[Any]:
+        yield ModelDelta(0, "text", "alone")
+        await go.wait()
+        yield ModelAnswer((TextPart(text="alone"),), "stop")
+
+    async def inner(_args: dict[str, Any], ctx: ToolContext) -> Any:
+        return (await ctx.run_child(AgentConfig(), "say it")).text
+
+    async def outer(_args: dict[str, Any], ctx: ToolContext) -> Any:
+        return (await ctx.run_child(AgentConfig(tools=("inner",)), "have it said")).text
+
+    tools = [ToldTool("inner", inner), ToldTool("outer", outer)]
+    async with house([call("outer")], [call("inner")], speak, alone, tools=tools) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("nested:nested:messageDelta")
+        await h.agent("b")
+        other = asyncio.create_task(h.prompt(agent_id="b"))
+        await h.client.until("messageDelta")
+        below = await h.hub.list_agents(cursor=None, limit=9, state=None, parent_agent_id="a", labels=None)
+        child = below["agents"][0]["agentId"]
+        top, middle, joined = Client("top"), Client("middle"), Client("joined", delta_latency_ms=10)
+        seen = {}
+        for client, agent_id in ((top, "a"), (middle, child), (joined, child), (Client("beside"), "b")):
+            answer = await h.hub.attach(client, agent_id, after_seq=None, deltas=True)
+            await h.hub.feed.settled(client, agent_id)
+            seen[client.client_id] = [
+                (piece["text"], [step["agentId"] for step in piece.get("path", [])]) for piece in answer["streaming"]
+            ]
+        assert seen == {
+            "top": [("deep ", ["a", child])],
+            "middle": [("deep ", [child])],
+            "joined": [("deep ", [child])],
+            "beside": [("alone", [])],
+        }
+        go.set()
+        await asyncio.gather(running, other)
+        for client, kind in ((top, "nested:nested"), (middle, "nested"), (joined, "nested")):
+            delta = await client.until(f"{kind}:messageDelta")
+            while delta["type"] == "nested":
+                delta = delta["event"]
+            assert (delta["offset"], delta["text"]) == (5, "down")
+
+
+async def test_a_message_that_begins_again_while_a_client_catches_up_is_shown_from_its_new_start() -> None:
+    more, go = asyncio.Event(), asyncio.Event()
+
+    async def speak(_request: ModelRequest) -> AsyncIterator[Any]:
+        yield ModelDelta(0, "text", "all of this is wrong")
+        await more.wait()
+        yield ModelReset("retry")
+        yield ModelDelta(0, "text", "right")
+        await go.wait()
+        yield ModelAnswer((TextPart(text="right"),), "stop")
+
+    async with house(speak) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await h.client.until("messageDelta")
+        slow = Client("slow", full=True)
+        answer = await h.hub.attach(slow, "a", after_seq=0, deltas=True)
+        assert [piece["text"] for piece in answer["streaming"]] == ["all of this is wrong"]
+        more.set()
+        await h.client.until("messageDelta", count=2)
+        slow.full = False
+        async with asyncio.timeout(10):
+            await h.hub.feed.settled(slow, "a")
+        assert shown(slow, "messageReset", "messageDelta") == [
+            ("messageReset", None, "retry"),
+            ("messageDelta", 0, "right"),
+        ]
+        go.set()
+        await running
+
+
 async def test_a_client_without_room_for_a_piece_is_told_where_to_go_on() -> None:
     go = asyncio.Event()
     slow = Client("slow")

@@ -464,8 +464,6 @@ def _live_frame(agent_id: str, run_id: str | None, body: bytes) -> bytes:
 
 def _message_id(body: bytes) -> str:
     event = orjson.loads(body)
-    while event["type"] == "nested":
-        event = event["event"]
     found: str = event["messageId"] if event["type"] == "messageReset" else event["message"]["messageId"]
     return found
 
