@@ -241,6 +241,42 @@ async def test_a_stepped_run_that_needs_more_turns_than_it_has_fails_as_the_loop
         await whole(h)
 
 
+async def test_a_run_says_the_same_after_later_runs_of_its_agent() -> None:
+    async with house("one", "two") as h:
+        await h.agent()
+        run_id = (await h.prompt()).run_id
+        script = calls_of(h)
+        shown = await script.ask("run/get", runId=run_id)
+        exported = await script.ask("run/export", runId=run_id)
+        owed = await script.ask("run/step", runId=run_id)
+        assert (await h.prompt("again")).output == "two"
+        assert shown["step"]["result"]["output"] == "one"
+        assert await script.ask("run/get", runId=run_id) == shown
+        assert await script.ask("run/export", runId=run_id) == exported
+        assert await script.ask("run/step", runId=run_id) == owed
+
+
+@pytest.mark.parametrize("by", ["a new prompt", "another conversation"])
+async def test_a_run_that_its_agent_went_on_without_takes_nothing_more(by: str) -> None:
+    async with house([call("deploy")], "next", tools=[gated()]) as h:
+        run_id = await paused(h)
+        script = calls_of(h)
+        if by == "a new prompt":
+            await h.prompt("again")
+        else:
+            await script.ask("agent/replaceMessages", agentId="a", messages=[{"role": "user", "content": "hello"}])
+        said = await h.messages()
+        for _ in range(2):
+            step = (await script.ask("run/step", runId=run_id))["step"]
+            assert (step["type"], step["error"]["kind"]) == ("failed", "cancelled")
+            assert step["error"]["message"] == f"The run '{run_id}' is over: its agent went on without it."
+            assert (await script.ask("run/get", runId=run_id))["step"] == step
+            assert (await script.ask("run/step", runId=run_id, toolResults=by_hand("msg-2-call-1")))["step"] == step
+        document = (await script.ask("run/export", runId=run_id))["run"]
+        assert [message["role"] for message in document["messages"]] == ["user", "assistant"]
+        assert await h.messages() == said
+
+
 # ── runs without an agent ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -461,7 +461,8 @@ class RunMethods(Namespace):
         """Feeds what is given, then says what is owed. With nothing given it says the same again and costs nothing.
 
         Works on every run that the daemon is not driving right now, an agent's paused or interrupted run included;
-        else `agentBusy`. What the run refuses is `protocolViolation` and changes nothing.
+        else `agentBusy`. What the run refuses is `protocolViolation` and changes nothing. A run that its agent went
+        on without has failed (`cancelled`) and takes nothing more.
         """
         result: Stepped = await self._call(
             "run/step",

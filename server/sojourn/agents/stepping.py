@@ -12,13 +12,22 @@ from dataclasses import replace
 from typing import Any
 
 from sojourn.core.agent import Caller
-from sojourn.core.errors import AgentBusy, DamagedRecord, ModelError, RunFailed, RunNotFound, StaleRevision
+from sojourn.core.errors import (
+    AgentBusy,
+    Cancelled,
+    DamagedRecord,
+    ModelError,
+    RunFailed,
+    RunNotFound,
+    StaleRevision,
+)
 from sojourn.core.inbox import repair
 from sojourn.core.messages import Message, ToolChoice, ToolResultMessage
 from sojourn.core.run import (
     AgentRun,
     Continue,
     Failed,
+    Failure,
     InvalidToolCallAction,
     ModelTurn,
     NeedsResolution,
@@ -139,6 +148,8 @@ def _read(tx: ReadTx, run_id: str) -> tuple[RunRecord, AgentRun]:
     """A run as it stands on disk, its calls' rows taken into account, without changing anything."""
     record = record_of(tx, run_id)
     conversation = read_conversation(tx, record.conversation)
+    if _was_left(record) and record.outcome is not None:  # what follows is of later runs
+        del conversation.messages[stored.fields(record, "outcome")["to"] :]
     run = restore(read_run(tx, record), conversation)
     if record.agent_id is not None and run.state == "executing_tools":
         _take_rows(tx, record.agent_id, run)
@@ -159,6 +170,18 @@ def _take_rows(tx: ReadTx, agent_id: str, run: AgentRun) -> None:
         run.tool_results(results)
 
 
+def _was_left(record: RunRecord) -> bool:
+    """Whether it is a run of an agent that has ended it, or has gone on without it."""
+    return record.agent_id is not None and not record.active
+
+
+def _left(record: RunRecord, run: AgentRun) -> Failed | None:
+    """How a run ended in the middle of which its agent went on without it: nobody can carry it on."""
+    if not _was_left(record) or run.state in ("done", "failed"):
+        return None
+    return Failed(Failure.of(Cancelled(f"The run {record.run_id!r} is over: its agent went on without it.")))
+
+
 async def get(rt: Runtime, run_id: str) -> dict[str, Any]:
     """`run/get`."""
     return await rt.store.read(lambda tx: _shown(*_read(tx, run_id)))
@@ -167,7 +190,7 @@ async def get(rt: Runtime, run_id: str) -> dict[str, Any]:
 def _shown(record: RunRecord, run: AgentRun) -> dict[str, Any]:
     shown = _listed(record)
     if not (record.pass_open and record.driver == "agent"):
-        owed = run.peek()
+        owed = _left(record, run) or run.peek()
         if owed is not None:
             shown["step"] = step_to_wire(owed)
     return shown
@@ -337,13 +360,15 @@ def _give(run: AgentRun, feed: dict[str, Any], message_id: str, at: str) -> None
 async def step_alone(
     rt: Runtime, caller: Caller, record: RunRecord, *, revision: int | None, feed: dict[str, Any] | None
 ) -> Any:
-    """`run/step` for a run without an agent."""
+    """`run/step` for a run without an agent, or one that its agent has left behind, which says how it ended."""
     run_id = record.run_id
 
     def change(ledger: Ledger) -> dict[str, Any]:
         row, run = _read(ledger.tx, run_id)
         row = ledger.use_run(row)
         check_revision(row, revision)
+        if (left := _left(row, run)) is not None:
+            return {"revision": row.revision, "step": step_to_wire(left)}
         saved, calls = len(run.messages), len(run.model_calls)
         before = run.machine()
         if run.dispatched:

@@ -185,7 +185,8 @@ async def step(session: Session, params: StepParams) -> Any:
     """Feeds what is given, then says what is owed. With nothing given it says the same again and costs nothing.
 
     Works on every run that the daemon is not driving right now, an agent's paused or interrupted run included; else
-    `agentBusy`. What the run refuses is `protocolViolation` and changes nothing.
+    `agentBusy`. What the run refuses is `protocolViolation` and changes nothing. A run that its agent went on without
+    has failed (`cancelled`) and takes nothing more.
     """
     return await session.hub.run_step(
         session.caller(params, "run/step"), session, params.run_id, revision=params.revision, feed=params.feed()
