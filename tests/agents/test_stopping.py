@@ -78,6 +78,25 @@ async def test_stopping_a_tool_round_keeps_finished_results_and_stops_the_rest()
         assert (await h.prompt("again")).output == "next"
 
 
+async def test_a_hook_that_swallows_its_cancellation_does_not_hold_the_stop() -> None:
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(_ctx: object, _request: object) -> None:
+        begun.set()
+        while not free.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await free.wait()
+
+    async with house("next", hooks=[Hook("stubborn", SimpleNamespace(before_model=stubborn))]) as h:
+        await h.agent()
+        running = asyncio.create_task(h.prompt())
+        await begun.wait()
+        async with asyncio.timeout(2.5):
+            await h.hub.stop(Caller(), "a")
+            assert (await running).reason == "stopped"
+        free.set()
+
+
 async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_stop() -> None:
     async def stubborn(_args: dict[str, Any], _ctx: ToolContext) -> str:
         for _ in range(3):
