@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from sojourn_client.testing import DaemonProcess
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""A job in the background of a shell ignores it, and so would all that it starts: Ctrl-C could not be tested."""
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Or each of the hundreds of daemons and commands would compile the whole server anew."""
