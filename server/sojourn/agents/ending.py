@@ -15,7 +15,7 @@ from sojourn.core import events as ev
 from sojourn.core.agent import EndReason, ErrorInfo, Origin, PendingCall, RunOutcome
 from sojourn.core.approvals import Approval
 from sojourn.core.errors import Cancelled, DamagedRecord, SojournError
-from sojourn.core.messages import MOST_TOKENS, AssistantMessage, Usage, text_of
+from sojourn.core.messages import AssistantMessage, Usage, text_of
 from sojourn.core.values import Json
 from sojourn.store.base import Damaged, ReadTx
 from sojourn.store.records import (
@@ -34,7 +34,6 @@ from .passes import Over, Pass
 
 _OUTCOME = ("reason", "from", "to", "conversation", "firstSeq", "lastSeq", "error")
 _NO_USAGE = Usage().json_bytes().decode()
-_COUNTED = tuple((field.alias or name, name) for name, field in Usage.model_fields.items())
 
 
 def error_info(error: Exception) -> ErrorInfo:
@@ -118,7 +117,7 @@ def agent_end(reason: EndReason, messages: list[bytes], usage: Usage, error: Err
 
 def interrupted_end(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> bytes:
     """The `agentEnd` of a pass that was interrupted: its messages are read from the store."""
-    return agent_end("interrupted", stored_messages(ledger, agent, record), stored_usage(record), None)
+    return agent_end("interrupted", stored_messages(ledger, agent, record), stored.usage(record), None)
 
 
 def stored_messages(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> list[bytes]:
@@ -129,11 +128,6 @@ def stored_messages(ledger: Ledger, agent: AgentRecord, record: RunRecord) -> li
     for row in rows:
         stored.message(row)
     return [row.body.encode() for row in rows]
-
-
-def stored_usage(record: RunRecord) -> Usage:
-    """What a run has used so far."""
-    return stored.usage(record)
 
 
 def close_record(
@@ -198,12 +192,7 @@ def let_be(record: RunRecord) -> bool:
 def add_usage(agent: AgentRecord, usage: Usage | None) -> None:
     """Adds one model call's usage to the agent's total."""
     if usage is not None:
-        total = stored.usage_json(agent)
-        for name, field in _COUNTED:
-            number = getattr(usage, field)
-            if number is not None:
-                total[name] = min(total.get(name, 0) + number, MOST_TOKENS)
-        agent.usage = orjson.dumps(total).decode()
+        agent.usage = (stored.usage(agent) + usage).json_bytes().decode()
 
 
 def _continues(ledger: Ledger, agent: AgentRecord, reason: EndReason) -> bool:
@@ -341,7 +330,7 @@ def agent_view(record: AgentRecord) -> dict[str, Any]:
         "pendingCalls": record.pending_calls,
         "approvals": record.approvals,
         "inbox": record.inbox,
-        "usage": stored.usage_json(record),
+        "usage": stored.usage(record).wire(),
         "createdAt": record.created_at,
         "updatedAt": record.updated_at,
     }

@@ -301,9 +301,11 @@ async def _round(rt: Runtime, p: Pass) -> Todo:
 async def _something_happened(rt: Runtime, p: Pass) -> None:
     """Returns when the round is to be looked at. Calls whose time is over meanwhile, and that have no limit of their
     own, are told to end: nothing else would end one that hangs."""
-    ends_at = min(p.timed.values(), default=None)
+    if not p.timed:
+        await p.wake.wait()
+        return
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(None if ends_at is None else max(0.0, ends_at - time.monotonic())):
+        async with asyncio.timeout(max(0.0, min(p.timed.values()) - time.monotonic())):
             await p.wake.wait()
             return
     await _end_unbounded(rt, p)

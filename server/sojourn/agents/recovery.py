@@ -296,7 +296,7 @@ def give_up(ledger: Ledger, run_id: str, error: Exception) -> None:
 
 def _fail(ledger: Ledger, agent: AgentRecord, record: RunRecord, error: ErrorInfo) -> None:
     rounds.close_stored(ledger, agent, record)
-    messages, usage = ending.stored_messages(ledger, agent, record), ending.stored_usage(record)
+    messages, usage = ending.stored_messages(ledger, agent, record), stored.usage(record)
     end = ending.agent_end("failed", messages, usage, error)
     ending.close_record(ledger, agent, record, "failed", end, error=error)
 

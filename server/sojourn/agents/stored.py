@@ -51,12 +51,6 @@ def labels(row: AgentRecord) -> dict[str, str]:
     return read(row, "labels", _LABELS.validate_json) if row.labels != "{}" else {}
 
 
-def usage_json(row: AgentRecord) -> dict[str, Any]:
-    """What an agent has used so far, in wire form, as it is stored."""
-    read(row, "usage", Usage.model_validate_json)
-    return fields(row, "usage")
-
-
 @lru_cache(maxsize=512)
 def parse_config(text: str) -> AgentConfig:
     """An agent's config out of its JSON."""
@@ -89,8 +83,8 @@ def model_call(row: ModelCallRecord) -> ModelCall:
     return read(row, "body", ModelCall.model_validate_json)
 
 
-def usage(row: RunRecord) -> Usage:
-    """What a run has used so far."""
+def usage(row: AgentRecord | RunRecord) -> Usage:
+    """What an agent or a run has used so far."""
     return read(row, "usage", Usage.model_validate_json) if row.usage != "{}" else Usage()
 
 

@@ -7,7 +7,7 @@ literals are taken out, in their source form: unpacking gives back the very text
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -38,11 +38,11 @@ def must_pack(text: str) -> bool:
     return len(text) > LARGE_BODY or _IMAGE in text or text.startswith(MARK)
 
 
-def none_to_pack(texts: list[str]) -> bool:
+def none_to_pack(bodies: Sequence[str | None]) -> bool:
     """Whether surely none of these bodies is one to pack; for less than asking about each."""
-    if max(map(len, texts), default=0) > LARGE_BODY:
+    together = "".join(filter(None, bodies))
+    if len(together) > LARGE_BODY and max(len(body) for body in bodies if body is not None) > LARGE_BODY:
         return False
-    together = "".join(texts)
     return _IMAGE not in together and MARK not in together
 
 

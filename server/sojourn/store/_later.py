@@ -118,6 +118,7 @@ class Unwritten:
 
     def __init__(self) -> None:
         self.rows = Later()
+        """All of them together; of a single transition its own."""
         self._parts: list[Part] = []
 
     @property
@@ -127,8 +128,14 @@ class Unwritten:
 
     def take(self, fail: Callable[[BaseException], None], rows: Later) -> None:
         """The rows of a transition that ended well; `fail` is called should they be refused."""
+        if not self._parts:
+            self.rows = rows
+        else:
+            if len(self._parts) == 1:  # its own rows stay apart
+                self.rows = Later()
+                self.rows.join(self._parts[0][1])
+            self.rows.join(rows)
         self._parts.append((fail, rows))
-        self.rows.join(rows)
 
     def clear(self) -> None:
         """Forgets all of it."""
@@ -198,16 +205,22 @@ def _union(kind: type[Record], some: tuple[str, ...], others: tuple[str, ...]) -
 def _insert_of(kind: type[Record], rows: list[Row]) -> Group:
     """The last columns stay out when no row has a value there: binding None costs `sqlite3` more than any text."""
     columns = columns_of(kind)
-    width = len(columns.names)
-    while columns.nullable[width - 1] and _is_empty(rows, width - 1):
+    width = full = len(columns.names)
+    first = rows[0]
+    while first[width - 1] is None and columns.nullable[width - 1]:
         width -= 1
-    if width < len(columns.names):
+    nothing = (None,) * full
+    for row in rows:
+        while row[width:] != nothing[width:]:
+            width += 1
+    if width < full:
         rows = [row[:width] for row in rows]
-    return insert_sql(kind, width), rows, tuple([place for place in columns.bodies if place < width])
+    return insert_sql(kind, width), rows, _bodies_within(kind, width)
 
 
-def _is_empty(rows: list[Row], place: int) -> bool:
-    return list(map(itemgetter(place), rows)).count(None) == len(rows)
+@remembered
+def _bodies_within(kind: type[Record], width: int) -> tuple[int, ...]:
+    return tuple(place for place in columns_of(kind).bodies if place < width)
 
 
 @dataclass(frozen=True, slots=True)

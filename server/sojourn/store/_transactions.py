@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from operator import attrgetter, itemgetter, ne
+from operator import attrgetter, ne
 from typing import Any, ClassVar, TypeVar
 
 from sojourn.core.errors import DamagedRecord, StorageError
@@ -412,7 +412,7 @@ class SqliteTx(SqliteReadTx):
 
     def _write_all(self, sql: str, rows: list[tuple[Any, ...]], bodies: tuple[int, ...]) -> None:
         for i in bodies:
-            if not none_to_pack(list(filter(None, map(itemgetter(i), rows)))):
+            if not none_to_pack([row[i] for row in rows]):
                 written = sum(self._write(sql, row, bodies) for row in rows)
                 break
         else:
