@@ -26,11 +26,10 @@ class Said:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         if _rounds_left(request) > 0:
-            call = ToolCallPart(id="call", name="look", arguments={"at": 1})
-            yield ModelAnswer((call,), "toolCalls", Usage(input_tokens=10, output_tokens=5), model="said-1")
+            yield _CALL
         else:
-            yield ModelDelta(0, "text", "done")
-            yield ModelAnswer((TextPart(text="done"),), "stop", Usage(input_tokens=10, output_tokens=5), model="said-1")
+            yield _DELTA
+            yield _ANSWER
 
     gauge = NEUTRAL
 
@@ -39,6 +38,14 @@ class Said:
 
     async def aclose(self) -> None:
         pass
+
+
+# Made once: what the stub costs is nothing of a turn's.
+_USAGE = Usage(input_tokens=10, output_tokens=5)
+_CALL = ModelAnswer((ToolCallPart(id="call", name="look", arguments={"at": 1}),), "toolCalls", _USAGE, model="said-1")
+_DELTA = ModelDelta(0, "text", "done")
+_ANSWER = ModelAnswer((TextPart(text="done"),), "stop", _USAGE, model="said-1")
+_SEEN = ToolOutput.of("seen")
 
 
 def _rounds_left(request: ModelRequest) -> int:
@@ -56,7 +63,7 @@ class Look:
     info = ToolInfo(ToolSpec(name="look", input_schema={"type": "object"}), "allow", "fail")
 
     async def execute(self, args: dict[str, Any], ctx: ToolContext) -> ToolOutput:
-        return ToolOutput.of("seen")
+        return _SEEN
 
 
 class Nobody:

@@ -234,9 +234,11 @@ def test_a_run_whose_driver_cannot_go_on_fails_and_remembers_why(reload, asked) 
     assert not again.can_continue
 
 
-def test_a_driver_that_knows_the_conversations_call_ids_shares_them() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_a_driver_that_knows_the_conversations_call_ids_shares_them(together) -> None:
     known = {"a"}
-    run = AgentRun.new("go").max_turns(3).knowing_call_ids(known)
+    run = AgentRun.new("go").max_turns(3)
+    run = run.with_history([], call_ids=known) if together else run.knowing_call_ids(known)
     run.next_step()
     run.model_response(calling(call("a"), call("b")))
     assert ids(run.next_step()) == ["call-1-1", "b"]

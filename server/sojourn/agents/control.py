@@ -458,8 +458,8 @@ class Control:
     def _fresh(self, agent: AgentRecord, conversation: Conversation) -> Pass:
         config = self._rt.config_of(stored.config(agent))
         turns_left = self._rt.max_turns(config)
-        run = AgentRun.new(None).with_history(conversation.messages).max_turns(turns_left)
-        run.knowing_call_ids(conversation.call_ids)
+        run = AgentRun.new(None).with_history(conversation.messages, call_ids=conversation.call_ids)
+        run.max_turns(turns_left)
         run.max_invalid_tool_call_retries(turns_left)
         return new_pass(self._rt, agent, clock.new_run_id(), run, conversation)
 

@@ -78,7 +78,9 @@ def turn(ledger: Ledger, p: Pass) -> Todo:
     ledger.event(agent, _budget(p), run=record)
     ledger.event(agent, hot.message_start(message_id, "assistant"), run=record)
     ledger.set_state(agent, "running", "model")
-    return AskModel(message_id, [*step.history, step.prompt], step.turn)
+    messages = step.history  # made for this step: nobody else has it, and a copy of a long one costs
+    messages.append(step.prompt)
+    return AskModel(message_id, messages, step.turn)
 
 
 def _pause(ledger: Ledger, p: Pass, name: str, value: float, most: float) -> Over:

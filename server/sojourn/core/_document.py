@@ -144,11 +144,15 @@ class RunDocument(BaseModel):
         run._remember_nothing()
         return run
 
-    def with_history(self, messages: Iterable[Message]) -> Self:
-        """Puts earlier messages before the run's own, as they are."""
+    def with_history(self, messages: Iterable[Message], *, call_ids: set[str] | None = None) -> Self:
+        """Puts earlier messages before the run's own, as they are.
+
+        A driver that keeps the ids of all their calls gives them too, see `knowing_call_ids`: neither is looked through
+        then, which a long conversation would make felt at each run.
+        """
         self._require_unstarted("with_history")
-        self.history = _all_messages(messages)
-        self._ids = None
+        self.history = _all_messages(messages) if call_ids is None else list(messages)
+        self._ids = call_ids
         return self
 
     def knowing_call_ids(self, ids: set[str]) -> Self:

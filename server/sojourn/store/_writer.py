@@ -32,6 +32,8 @@ PROBE_S = 1.0
 WAL_BYTES = 16 * 1024 * 1024
 """From which size on the log is written back, as far as the readers of the moment allow. That takes three
 syncs, and comes at every fortieth turn of a lone agent."""
+LOOK_EVERY = 4
+"""Commits of a small log to a look at its size."""
 WAL_STEP_BYTES = 4 * 1024 * 1024
 """How much it then grows before the next try."""
 WAL_LIMIT_BYTES = 32 * 1024 * 1024
@@ -236,6 +238,8 @@ class Writer:
             self._deliver(batch)
 
     def _keep_log_small(self) -> None:
+        if self._checkpoint_at == WAL_BYTES and self.commits % LOOK_EVERY:
+            return
         size = file_size(self._log_path)
         if size < WAL_BYTES:
             self._checkpoint_at = WAL_BYTES
