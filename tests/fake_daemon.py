@@ -11,6 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+APPROVAL = {
+    "approvalId": "p",
+    "agentId": "a",
+    "runId": "r",
+    "callId": "c",
+    "toolName": "rm",
+    "args": {"path": "/"},
+    "argsSha256": "0",
+    "since": "t",
+}
+"""An approval as a daemon asks for it."""
+
 
 class Refuse(Exception):
     """Raised by a handler: an error answer."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sojourn.core.agent import AgentConfig
+from sojourn.core.approvals import Preview
 from sojourn.core.messages import Content, parts, text_of
+from sojourn.tools._places import FileRefused
 from sojourn.tools.base import ChildReply, ToolContext
+from sojourn.tools.files import FileTools
 
 
 @dataclass
@@ -70,3 +75,27 @@ class FakeHost:
     async def _start_child(self, config: AgentConfig | str, prompt: str) -> str:
         self.children.append(("start", config, prompt))
         return "child-1"
+
+
+def file_tool(name: str, files: FileTools | None = None) -> Any:
+    """The file tool of this name."""
+    return next(one for one in (files or FileTools()).tools() if one.info.spec.name == name)
+
+
+async def run_file_tool(
+    cwd: Path | str,
+    name: str,
+    files: FileTools | None = None,
+    *,
+    host: FakeHost | None = None,
+    approved: Preview | None = None,
+    **args: Any,
+) -> str:
+    """What the tool answers, as text; an error as `error: …`, as the loop would record it."""
+    context = (host or FakeHost()).context(name, cwd=str(cwd), approved=approved)
+    async with asyncio.timeout(30):
+        try:
+            output = await file_tool(name, files).execute(args, context)
+        except FileRefused as error:
+            return f"error: {error}"
+    return f"{'error: ' if output.is_error else ''}{text_of(output.content)}"

@@ -8,24 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import Connection, FakeDaemon, Silent
+from fake_daemon import APPROVAL, Connection, FakeDaemon, Silent
 
 from sojourn_client import ConnectionLost, _launch, connect
 from sojourn_client._framing import Splitter, encode
 from sojourn_client._launch import Place
 
 pytestmark = pytest.mark.anyio
-
-APPROVAL = {
-    "approvalId": "p",
-    "agentId": "a",
-    "runId": "r",
-    "callId": "c",
-    "toolName": "rm",
-    "args": {"path": "/"},
-    "argsSha256": "0",
-    "since": "t",
-}
 
 
 def reach(fake: FakeDaemon, **options: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from fake_daemon import Connection, FakeDaemon, Refuse
+from fake_daemon import APPROVAL, Connection, FakeDaemon, Refuse
 
 from sojourn_client import RpcError, ToolCall, ToolReply, connect
 
@@ -15,16 +15,6 @@ pytestmark = pytest.mark.anyio
 
 CALL = {"agentId": "a", "runId": "r", "callId": "c", "name": "add", "arguments": {"x": 1, "y": 2}}
 SCHEMA = {"type": "object", "properties": {}}
-APPROVAL = {
-    "approvalId": "p",
-    "agentId": "a",
-    "runId": "r",
-    "callId": "c",
-    "toolName": "rm",
-    "args": {"path": "/"},
-    "argsSha256": "0",
-    "since": "t",
-}
 
 
 @pytest.fixture(autouse=True)

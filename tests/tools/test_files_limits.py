@@ -12,25 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tool_fakes import FakeHost
+from tool_fakes import FakeHost, run_file_tool
 
-from sojourn.core.messages import text_of
 from sojourn.tools import _ignore, _tree
-from sojourn.tools._places import FileRefused
 from sojourn.tools.files import FileTools
 
 pytestmark = pytest.mark.anyio
 
 
 async def run(cwd: Path, name: str, host: FakeHost | None = None, **args: Any) -> str:
-    """What the tool answers, as text; an error as `error: …`, as the loop would record it."""
-    one = next(one for one in FileTools(rg=lambda: None).tools() if one.info.spec.name == name)
-    async with asyncio.timeout(30):
-        try:
-            output = await one.execute(args, (host or FakeHost()).context(name, cwd=str(cwd)))
-        except FileRefused as error:
-            return f"error: {error}"
-    return text_of(output.content)
+    """What the tool answers where no ripgrep is at hand."""
+    return await run_file_tool(cwd, name, FileTools(rg=lambda: None), host=host, **args)
 
 
 async def longest_pause(work: Any) -> tuple[Any, float]:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from tool_fakes import FakeHost
+from tool_fakes import run_file_tool as run
 
-from sojourn.core.messages import ImagePart, text_of
+from sojourn.core.messages import ImagePart
 from sojourn.tools import _grep, _text, _tree
-from sojourn.tools._places import FileRefused
 from sojourn.tools.files import FileTools
 
 pytestmark = pytest.mark.anyio
@@ -30,17 +30,6 @@ ENGINES = [
     pytest.param(lambda: None, id="library"),
     pytest.param(lambda: RG, id="ripgrep", marks=pytest.mark.skipif(RG is None, reason="ripgrep is not installed")),
 ]
-
-
-async def run(cwd: Path | str, name: str, files: FileTools | None = None, **args: Any) -> str:
-    """What the tool answers, as text; an error as `error: …`, as the loop would record it."""
-    one = next(one for one in (files or FileTools()).tools() if one.info.spec.name == name)
-    async with asyncio.timeout(30):
-        try:
-            output = await one.execute(args, FakeHost().context(name, cwd=str(cwd)))
-        except FileRefused as error:
-            return f"error: {error}"
-    return f"{'error: ' if output.is_error else ''}{text_of(output.content)}"
 
 
 def write(root: Path, files: dict[str, str | bytes]) -> Path:

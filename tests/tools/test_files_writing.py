@@ -9,37 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tool_fakes import FakeHost
+from tool_fakes import FakeHost, file_tool
+from tool_fakes import run_file_tool as run
 
 from sojourn.core.approvals import Preview
-from sojourn.core.messages import text_of
 from sojourn.tools import _text
 from sojourn.tools import files as files_module
-from sojourn.tools._places import FileRefused, Place
+from sojourn.tools._places import Place
 from sojourn.tools.files import FileTools
 
 pytestmark = pytest.mark.anyio
 
 
-def made(name: str, files: FileTools | None = None) -> Any:
-    return next(one for one in (files or FileTools()).tools() if one.info.spec.name == name)
-
-
-async def run(
-    cwd: Path, name: str, *, files: FileTools | None = None, approved: Preview | None = None, **args: Any
-) -> str:
-    """What the tool answers, as text; an error as `error: …`, as the loop would record it."""
-    async with asyncio.timeout(30):
-        try:
-            output = await made(name, files).execute(args, FakeHost().context(name, cwd=str(cwd), approved=approved))
-        except FileRefused as error:
-            return f"error: {error}"
-    return f"{'error: ' if output.is_error else ''}{text_of(output.content)}"
-
-
 async def preview(cwd: Path, name: str, ahead: dict[str, Any] | None = None, **args: Any) -> Preview:
     """What whoever approves the call is shown."""
-    found = await made(name).preview(args, FakeHost().context(name, cwd=str(cwd), extra={"ahead": ahead or {}}))
+    found = await file_tool(name).preview(args, FakeHost().context(name, cwd=str(cwd), extra={"ahead": ahead or {}}))
     assert isinstance(found, Preview)
     return found
 

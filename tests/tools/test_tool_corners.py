@@ -10,9 +10,10 @@ from typing import Any
 import mcp_types as types
 import pytest
 from tool_fakes import FakeHost
+from tool_fakes import run_file_tool as run
 
 from sojourn.core.agent import AgentConfig
-from sojourn.core.messages import ResourcePart, TextPart, text_of
+from sojourn.core.messages import ResourcePart, TextPart
 from sojourn.core.servers import McpServer
 from sojourn.tools import _grep, _places, _text, _tree
 from sojourn.tools._places import FileRefused, Root
@@ -27,17 +28,6 @@ from sojourn.tools.processes import Attached, Order, Surroundings
 from sojourn.tools.shell import Live
 
 pytestmark = pytest.mark.anyio
-
-
-async def run(cwd: Path, name: str, **args: Any) -> str:
-    """What the tool answers, as text; an error as `error: …`, as the loop would record it."""
-    one = next(one for one in FileTools().tools() if one.info.spec.name == name)
-    async with asyncio.timeout(30):
-        try:
-            output = await one.execute(args, FakeHost().context(name, cwd=str(cwd)))
-        except FileRefused as error:
-            return f"error: {error}"
-    return f"{'error: ' if output.is_error else ''}{text_of(output.content)}"
 
 
 # ── places ────────────────────────────────────────────────────────────────────────────────────────────────────────────
