@@ -262,7 +262,7 @@ async def test_what_a_client_asked_last_holds_though_an_earlier_answer_is_late(l
         await h.prompt()
         head = (await h.state())["seq"]
         client = Client("hasty")
-        with held_reads(h, late) as go_on:
+        with held_reads(h, late) as (go_on,):
             first = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=head, deltas=True))
             await asyncio.sleep(0)
             await h.hub.detach(client, "a")
@@ -278,11 +278,54 @@ async def test_what_a_client_asked_last_holds_though_an_earlier_answer_is_late(l
         assert client.seqs() == list(range(1, (await h.state())["seq"] + 1))
 
 
+@pytest.mark.parametrize("late", ["good", "refused"])
+async def test_a_refused_attach_leaves_the_one_before_it_as_it_is(late: str) -> None:
+    async with house("one", "two") as h:
+        await h.agent()
+        await h.prompt()
+        client = Client("hasty")
+        with held_reads(h, 0, 1) as (go_good, go_refused):
+            good = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=0, deltas=True))
+            refused = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=999, deltas=True))
+            await asyncio.sleep(0)
+            order = [(go_good, good), (go_refused, refused)]
+            for go_on, asking in order if late == "refused" else reversed(order):
+                go_on.set()
+                await asyncio.wait({asking}, timeout=5)
+        assert (await good)["mode"] == "replay"
+        with pytest.raises(SeqAhead):
+            await refused
+        await settled(h, client)
+        await h.prompt()
+        assert client.seqs() == list(range(1, (await h.state())["seq"] + 1))
+
+
+async def test_of_two_attachments_in_one_breath_only_the_later_one_begins() -> None:
+    async with house("one", "two") as h:
+        await h.agent()
+        await h.prompt()
+        head = (await h.state())["seq"]
+        client = Client("hasty")
+        with held_reads(h, 0, 1) as (go_first, go_second):
+            first = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=0, deltas=True))
+            second = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=head - 2, deltas=True))
+            await asyncio.sleep(0)
+            go_first.set()
+            await first
+            await h.prompt()
+            assert client.sent == []
+            go_second.set()
+            await second
+        await settled(h, client)
+        assert client.seqs() == list(range(head - 1, (await h.state())["seq"] + 1))
+        assert h.hub.feed._wishes == {}
+
+
 async def test_a_client_that_detaches_while_its_attach_is_read_is_not_attached() -> None:
     async with house("one") as h:
         await h.agent()
         client = Client("hasty")
-        with held_reads(h, 0) as go_on:
+        with held_reads(h, 0) as (go_on,):
             attaching = asyncio.ensure_future(h.hub.attach(client, "a", after_seq=0, deltas=True))
             await asyncio.sleep(0)
             await h.hub.detach(client, "a")
@@ -293,20 +336,21 @@ async def test_a_client_that_detaches_while_its_attach_is_read_is_not_attached()
 
 
 @contextmanager
-def held_reads(h: Any, index: int) -> Iterator[asyncio.Event]:
-    """The store's read number `index` from here on gives its answer when the event is set."""
-    store, go_on, count = h.hub.feed._store, asyncio.Event(), iter(range(1_000))
+def held_reads(h: Any, *numbers: int) -> Iterator[list[asyncio.Event]]:
+    """Of the store's reads from here on, those with these numbers give their answers when their events are set."""
+    store, count = h.hub.feed._store, iter(range(1_000))
+    held_back = {number: asyncio.Event() for number in numbers}
     read = store.read
 
     async def held(work: Any) -> Any:
         mine = next(count)
         answer = await read(work)
-        if mine == index:
-            await go_on.wait()
+        if mine in held_back:
+            await held_back[mine].wait()
         return answer
 
     store.read = held
     try:
-        yield go_on
+        yield list(held_back.values())
     finally:
         del store.read

@@ -22,8 +22,8 @@ from sojourn.store.records import AgentRecord, ApprovalRecord
 
 from . import clock, decisions, stored
 from .children import descendants
-from .feed import Subscriber
 from .runtime import Runtime
+from .subscription import Subscriber
 
 log = logging.getLogger(__name__)
 

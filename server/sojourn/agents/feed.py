@@ -12,13 +12,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import orjson
 
-from sojourn.core.agent import Caller
 from sojourn.core.errors import AgentNotFound, DamagedRecord, SeqAhead, SojournError
 from sojourn.store.base import ReadTx, Store
 from sojourn.store.records import AgentRecord
@@ -27,6 +25,7 @@ from . import clock
 from .ending import agent_view, open_of, pending_of, shown_agent
 from .ledger import Published, nested_json
 from .replay import damage, read_events
+from .subscription import Key, Piece, Subscriber, Subscription, Wishes
 
 log = logging.getLogger(__name__)
 
@@ -37,77 +36,6 @@ _MESSAGE_OVER = (b'{"type":"messageEnd"', b'{"type":"messageReset"')
 _PASS_OVER = b'{"type":"agentEnd"'
 
 
-class Subscriber(Protocol):
-    """A client's connection, as the feed sees it."""
-
-    client_id: str | None
-    root_path: str | None
-    delta_latency_ms: int | None
-    answers_approvals: bool
-    runs_tools: bool
-
-    def notify(self, body: bytes) -> bool:
-        """Queues an encoded notification; False, and nothing queued, when the queue is full or closed."""
-        ...
-
-    async def room(self) -> None:
-        """Returns when the queue has drained; raises when the connection is closed."""
-        ...
-
-    async def request(self, method: str, params: dict[str, Any]) -> Any:
-        """Asks the client something; its answer. Raises `core.errors.ClientRefused`."""
-        ...
-
-    def cancel_requested(self) -> bool:
-        """Whether the request that the current task answers was cancelled by its client."""
-        ...
-
-    def caller(self, params: Any, method: str) -> Caller:
-        """Who asks."""
-        ...
-
-
-@dataclass(slots=True)
-class Piece:
-    """One part of a message under way: what was streamed of it, and where it belongs."""
-
-    path: tuple[tuple[str, str], ...]
-    message_id: str
-    part: int
-    kind: str
-    text: str = ""
-
-    def wire(self) -> dict[str, Any]:
-        """The piece as `agent/attach` shows it."""
-        shown: dict[str, Any] = {"messageId": self.message_id, "part": self.part, "kind": self.kind, "text": self.text}
-        if self.path:
-            shown["path"] = [{"agentId": agent_id, "callId": call_id} for agent_id, call_id in self.path]
-        return shown
-
-
-Key = tuple[str, str, int]
-"""Which agent, message and part a piece is of."""
-
-
-@dataclass(slots=True, eq=False)
-class Subscription:
-    """One client attached to one agent."""
-
-    session: Subscriber
-    agent_id: str
-    deltas: bool
-    sent: int
-    """The newest seq that the client has or has queued."""
-    live: bool = False
-    lengths: dict[Key, int] = field(default_factory=dict)
-    """How much of each piece the client has, while it catches up."""
-    caught_up: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
-    held: list[tuple[Key, int, str, str]] = field(default_factory=list)
-    """Deltas that wait to be joined (`deltas.maxLatencyMs`): key, offset, kind, text."""
-    flush: asyncio.TimerHandle | None = None
-
-
 class Feed:
     """All subscriptions of the daemon, and what is being streamed right now."""
 
@@ -115,7 +43,7 @@ class Feed:
         self._store = store
         self._spawn = spawn
         self._by_agent: dict[str, set[Subscription]] = {}
-        self._wishes: dict[tuple[Subscriber, str], object] = {}  # the newest `attach` that still reads
+        self._wishes: dict[tuple[Subscriber, str], Wishes] = {}
         self._watchers: set[Subscriber] = set()
         self._heads: dict[str, int] = {}
         self._pieces: dict[str, dict[Key, Piece]] = {}
@@ -304,28 +232,29 @@ class Feed:
     ) -> dict[str, Any]:
         """Attaches a client: what the agent is now, then (by a task) the replay and the live events.
 
-        The newest `attach` or `detach` that came holds: what was read late for an earlier one is an answer and no more.
+        Of what came in one breath the newest holds that is not refused: an answer that comes late, or for an earlier
+        wish, is an answer and no more.
         """
-        wish = self._wishes[session, agent_id] = object()
+        wishes = self._wishes.setdefault((session, agent_id), Wishes())
+        wishes.count = mine = wishes.count + 1
+        wishes.reading.add(mine)
         try:
             snapshot = await self._store.read(lambda tx: _snapshot(tx, agent_id))
             while snapshot["agent"]["seq"] < self._heads.get(agent_id, 0):
                 snapshot = await self._store.read(lambda tx: _snapshot(tx, agent_id))
-        finally:
-            newest = self._wishes.get((session, agent_id)) is wish
-            if newest:
-                del self._wishes[session, agent_id]
-        head = max(snapshot["agent"]["seq"], self._heads.get(agent_id, 0))
-        if after_seq is not None and after_seq > head:
-            raise SeqAhead(f"afterSeq {after_seq} is ahead of {agent_id!r}, whose newest event is {head}.", seq=head)
-        pieces = self._pieces_seen_by(agent_id)
-        if newest:
-            self.detach(session, agent_id)
-            start = head if after_seq is None else after_seq
-            subscription = Subscription(session, agent_id, deltas, sent=start)
+            head = max(snapshot["agent"]["seq"], self._heads.get(agent_id, 0))
+            if after_seq is not None and after_seq > head:
+                raise SeqAhead(
+                    f"afterSeq {after_seq} is ahead of {agent_id!r}, whose newest event is {head}.", seq=head
+                )
+            pieces = self._pieces_seen_by(agent_id)
+            subscription = Subscription(session, agent_id, deltas, sent=head if after_seq is None else after_seq)
             subscription.lengths = {key: len(piece.text) for key, piece in pieces.items()}
-            self._by_agent.setdefault(agent_id, set()).add(subscription)
-            subscription.task = self._spawn(self._replay(subscription, head), f"attach {agent_id}")
+            if mine > wishes.newest:
+                wishes.newest, wishes.best = mine, (subscription, head)
+        finally:
+            wishes.reading.discard(mine)
+            self._grant(wishes, session, agent_id)
         return {
             "seq": head,
             "oldestSeq": 1 if head else 0,
@@ -334,9 +263,26 @@ class Feed:
             "streaming": [piece.wire() for piece in pieces.values()],
         }
 
+    def _grant(self, wishes: Wishes, session: Subscriber, agent_id: str) -> None:
+        """One of them was read or refused: the best begins when none that came after it is still read."""
+        if wishes.over:
+            return
+        if not wishes.reading:
+            del self._wishes[session, agent_id]
+        if wishes.best is None or max(wishes.reading, default=0) > wishes.newest:
+            return
+        (subscription, head), wishes.best = wishes.best, None
+        self._end(session, agent_id)
+        self._by_agent.setdefault(agent_id, set()).add(subscription)
+        subscription.task = self._spawn(self._replay(subscription, head), f"attach {agent_id}")
+
     def detach(self, session: Subscriber, agent_id: str) -> None:
-        """Ends a client's subscription to an agent."""
-        self._wishes.pop((session, agent_id), None)
+        """Ends a client's subscription to an agent, and what it wished before."""
+        if wishes := self._wishes.pop((session, agent_id), None):
+            wishes.over = True
+        self._end(session, agent_id)
+
+    def _end(self, session: Subscriber, agent_id: str) -> None:
         for subscription in [s for s in self._by_agent.get(agent_id, ()) if s.session is session]:
             self._drop(subscription)
 
@@ -351,10 +297,8 @@ class Feed:
     def gone(self, session: Subscriber) -> None:
         """The client's connection has ended."""
         self.unwatch(session)
-        self._wishes = {key: wish for key, wish in self._wishes.items() if key[0] is not session}
-        for subscriptions in list(self._by_agent.values()):
-            for subscription in [s for s in subscriptions if s.session is session]:
-                self._drop(subscription)
+        for agent_id in {agent_id for one, agent_id in self._wishes if one is session} | set(self._by_agent):
+            self.detach(session, agent_id)
 
     def forget(self, agent_id: str) -> None:
         """The agent was deleted."""

@@ -29,7 +29,7 @@ from . import asking, clock, compaction, decisions, handstep, inbox, opening, po
 from ._faults import strike
 from .control import Control
 from .ending import agent_view
-from .feed import Feed, Subscriber
+from .feed import Feed
 from .hooks import Chain, run_ended
 from .jobs import Jobs
 from .ledger import (
@@ -43,6 +43,7 @@ from .ledger import (
 )
 from .replay import read_events
 from .runtime import HubLimits, Runtime, Struck
+from .subscription import Subscriber
 from .toolset import Handle, Toolset
 
 log = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from sojourn.tools.table import Toolbox
 
 from . import children, inbox, policy, previews, stored
 from .buffers import Buffers
-from .feed import Subscriber
 from .passes import Pass
 from .runtime import Runtime
+from .subscription import Subscriber
 
 if TYPE_CHECKING:
     from .ledger import Ledger

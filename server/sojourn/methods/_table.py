@@ -17,8 +17,8 @@ from sojourn.core.agent import Caller
 from sojourn.core.values import Value
 
 if TYPE_CHECKING:
-    from sojourn.agents.feed import Subscriber
     from sojourn.agents.hub import Hub
+    from sojourn.agents.subscription import Subscriber
 else:
 
     class Subscriber(Protocol):
