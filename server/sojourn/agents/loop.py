@@ -103,8 +103,8 @@ async def _ask(rt: Runtime, p: Pass, todo: AskModel) -> Todo:
         return await _cut(rt, p)
     answer, timing = answered
     p.previews.clear()
-    if calls := previews.wanted(p, turns.own_ids(todo.message_id, answer.content)):
-        await _look_ahead(rt, p, calls)
+    if previews.wanted(p, answer.content):
+        await _look_ahead(rt, p, previews.wanted(p, turns.own_ids(todo.message_id, answer.content)))
     return await _go_on(rt, p, lambda ledger: turns.answered(ledger, rt, p, answer, timing))
 
 

@@ -51,7 +51,7 @@ Previews = dict[tuple[str, str, str], Preview | Faulty | Leads]
 
 
 def wanted(p: Pass, content: Iterable[Part]) -> list[ToolCallPart]:
-    """The calls of an answer (with our own ids) that something is worked out for."""
+    """The calls of an answer that something is worked out for."""
     return [part for part in content if isinstance(part, ToolCallPart) and has(p, part)]
 
 
