@@ -32,6 +32,7 @@ def agent(**more: Any) -> dict[str, Any]:
         ({"waitingFor": "approval", "approvals": 1, "inbox": 2}, "1 approval, 2 unread items", ""),
         ({"pendingCalls": 1, "title": "The\nbuild"}, "1 pending call (c-1)", "The build"),
         ({"labels": {"sojourn.prompt": "/work"}}, "-", "/work"),
+        ({"title": "The build", "damage": "Its config cannot be read."}, "-", "Its config cannot be read."),
     ],
 )
 def test_a_row_of_an_agent_says_what_it_waits_for_and_what_it_is_about(

@@ -13,11 +13,17 @@ from sojourn_client.testing import DaemonProcess
 Make = Callable[..., DaemonProcess]
 PRESETS = """
 [agents.careful]
-tools = ["files", "shell", "raed", "files__read", "git__*"]
+tools = ["files", "shell", "raed", "web__fetch", "own__*", "git__*"]
 approvals = { "*" = "ask", "shel: rm *" = "deny", "shell: ls *" = "allow", "of_an_editor" = "ask", "demo_*" = "deny" }
+mcp_servers.own = { command = "true" }
 [agents.free]
 tools = ["*"]
+approvals = { "grep: pattern=x*" = "allow", "delegate: task=x*" = "allow", "delegate: prompt=x*" = "ask" }
+[mcp.servers.web]
+command = "true"
+enabled = false
 """
+NO_ARGUMENT = "a pattern for 'delegate' names one of its arguments ('background', 'preset', 'task'), ARGUMENT=PATTERN"
 
 
 def findings(daemon: DaemonProcess, *options: str, **env: str) -> list[dict[str, object]]:
@@ -29,7 +35,9 @@ def findings(daemon: DaemonProcess, *options: str, **env: str) -> list[dict[str,
 def test_a_preset_that_names_a_tool_wrongly_is_told(make_daemon: Make) -> None:
     assert [(found["check"], found["message"]) for found in findings(make_daemon(config=PRESETS))] == [
         ("presets", "agents.careful.tools: there is no tool 'raed'; did you mean 'read'?"),
+        ("presets", "agents.careful.tools: 'git__*' fits no MCP server; there are: own, web"),
         ("presets", "agents.careful.approvals: there is no tool 'shel'; did you mean 'shell'?"),
+        ("presets", f"agents.free.approvals: 'delegate: prompt=x*' fits no call: {NO_ARGUMENT}"),
     ]
 
 

@@ -38,7 +38,8 @@ async def ps(
 ) -> None:
     """The agents, newest activity first.
 
-    Each with what it waits for, and its title or what was last said to it.
+    Each with what it waits for, and its title or what was last said to it. Of one whose record is damaged it says what
+    cannot be read.
     """
     async with client(options) as daemon:
         found = [agent async for agent in agents(daemon, children=all)]
@@ -176,5 +177,5 @@ def _row(agent: dict[str, Any], calls: dict[str, str], said: dict[str, str]) -> 
         ", ".join(owed) or "-",
         str(agent["messageCount"]),
         ago(agent["updatedAt"]) if sys.stdout.isatty() else agent["updatedAt"],
-        one_line(agent.get("title") or said.get(agent["agentId"]) or place, 200),
+        one_line(agent.get("damage") or agent.get("title") or said.get(agent["agentId"]) or place, 200),
     )
