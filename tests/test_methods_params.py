@@ -47,6 +47,13 @@ WRONG: list[tuple[str, Any, str, str]] = [
     ("agent/prompt", {"agent_id": "a", "content": "hi"}, "agentId", "needs 'agentId', and knows no field 'agent_id'"),
     ("agent/list", {"Limit": 1}, "Limit", "knows no field 'Limit'"),
     ("model/list", {"x": 1}, "x", "knows no field 'x'; it takes none"),
+    (
+        "agent/create",
+        {"config": {"limits": {"tokns": 1}}},
+        "config.limits.tokns",
+        "'config.limits.tokns'; it takes tokens,",
+    ),
+    ("agent/create", {"config": {"mcpServers": {"a": {"x": 1}}}}, "config.mcpServers.a.x", "'config.mcpServers.a.x'."),
     ("agent/get", {**A, "requestId": "r"}, "requestId", "knows no field 'requestId'"),
     ("agent/create", {"config": {"max_turns": 1}}, "config.max_turns", "knows no field 'config.max_turns'"),
     ("agent/create", {"config": {"limits": {"turns": 1}}}, "config.limits.turns", "knows no field"),

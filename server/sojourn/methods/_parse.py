@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -96,10 +96,23 @@ def _join(path: str, step: int | str) -> str:
 
 
 def _known(model: type[Value], loc: Sequence[int | str]) -> str:
-    if len(loc) != 1:
+    inner = _model_at(model, loc[:-1])
+    if inner is None:
         return ""
-    names = [info.alias or name for name, info in model.model_fields.items() if name != "meta"]
+    names = [info.alias or name for name, info in inner.model_fields.items() if name != "meta"]
     return f"; it takes {', '.join(names)}" if names else "; it takes none"
+
+
+def _model_at(model: type[Value], path: Sequence[int | str]) -> type[Value] | None:
+    """The model of the object at `path`; None where several are possible, or it is no object of fields."""
+    for step in path:
+        field = next((info for name, info in model.model_fields.items() if step == (info.alias or name)), None)
+        kinds = [field.annotation, *get_args(field.annotation)] if field is not None else []
+        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Value)]
+        if len(models) != 1:
+            return None
+        model = models[0]
+    return model
 
 
 def _sentence(fault: ErrorDetails) -> str:
