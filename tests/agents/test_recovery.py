@@ -341,7 +341,7 @@ async def test_a_childs_open_approval_and_its_parents_run_survive_together(tmp_p
 
 def deaf(h: House) -> None:
     """Lets nothing more begin, as if the process were killed before it acts on what it commits next."""
-    h.hub._closing = True
+    h.hub._reactions.closing = True
 
 
 async def decided_and_killed(path: Path, tool: ToldTool, **decided: Any) -> None:

@@ -10,7 +10,8 @@ import pytest
 from house import Client, ToldTool, call, house, killed_house
 from method_calls import calls_of
 
-from sojourn.agents import roster
+from sojourn.agents import control, roster
+from sojourn.agents.passes import Moved, Pass
 from sojourn.agents.runtime import HubLimits
 from sojourn.core.agent import AgentConfig, Caller
 from sojourn.core.errors import AgentBusy, AgentNotFound, InvalidParams, LimitReached, RunNotFound, SojournError
@@ -45,6 +46,36 @@ async def test_an_agent_at_work_is_neither_resumed_nor_prompted_nor_given_anothe
         with pytest.raises(AgentBusy, match=r"it can be deleted \(or with 'force'\) only while no pass is open"):
             await script.ask("agent/delete", agentId="a")
         assert (await h.state())["seq"] == seq
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "on_approval"),
+    [
+        ("agent/prompt", {"agentId": "a", "content": "more"}, "pause"),
+        ("agent/resume", {"agentId": "a"}, "pause"),
+        ("agent/stop", {"agentId": "a"}, "wait"),
+        ("run/step", {}, "pause"),
+    ],
+)
+async def test_an_agent_that_never_stands_still_is_not_looked_at_for_ever(
+    method: str, params: dict[str, Any], on_approval: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def moved(p: Pass, _ledger: Any) -> None:
+        tries.append(p.agent_id)
+        raise Moved
+
+    async with house([call("deploy")], tools=[gated()]) as h:
+        await h.agent(onApproval=on_approval)
+        run_id = (await h.start()).run_id
+        await h.client.until("agentEnd" if on_approval == "pause" else "approvalRequested")
+        with monkeypatch.context() as patch:
+            patch.setattr(control, "TRIES", 3)
+            patch.setattr(Pass, "check_current", moved)
+            with pytest.raises(AgentBusy, match=r"The agent 'a' has changed 3 times while it was looked at\."):
+                await calls_of(h).ask(method, **(params or {"runId": run_id}))
+        assert tries == ["a"] * 3
 
 
 async def test_a_full_inbox_takes_nothing_more_until_it_is_read() -> None:
@@ -221,7 +252,7 @@ async def test_a_request_that_is_remembered_no_more_is_carried_out_again(
         first = await script.ask("inbox/push", agentId="a", content="hello", requestId="r")
         assert await script.ask("inbox/push", agentId="a", content="hello", requestId="r") == first
     with monkeypatch.context() as patch:
-        patch.setattr("sojourn.agents.hub.REQUESTS_KEPT_S", -60)
+        patch.setattr("sojourn.agents.tidying.REQUESTS_KEPT_S", -60)
         async with house(path=tmp_path / "db") as h:
             script = calls_of(h)
             async with asyncio.timeout(10):

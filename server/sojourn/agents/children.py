@@ -56,7 +56,7 @@ class Family:
         child_id = config if isinstance(config, str) else self._next_id()
         try:
             run_id = await self._started(child_id, config, prompt, foreground=True)
-            return _reply(child_id, await self._rt.passes_of.wait_until_over(child_id, run_id))
+            return _reply(child_id, await self._rt.passes_of.waiters.until_over(child_id, run_id))
         except asyncio.CancelledError:
             if not self._p.leaving:
                 with contextlib.suppress(SojournError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -20,20 +19,18 @@ from sojourn.core.errors import (
     AgentNotFound,
     DamagedRecord,
     NothingToResume,
-    RunNotFound,
     SojournError,
     StorageError,
 )
-from sojourn.core.messages import InputPart, UserMessage
-from sojourn.core.run import AgentRun
+from sojourn.core.messages import InputPart
 from sojourn.store.base import ReadTx
 from sojourn.store.records import AgentRecord, InboxRecord, RunRecord
 
-from . import children, clock, compaction, ending, handstep, loop, opening, recovery, rounds, stepping, stored
-from .inbox import put
-from .ledger import Ledger, message_json
-from .passes import Moved, Over, Pass, Todo, Wait, new_pass, read_run, restore
+from . import accepting, children, compaction, handstep, loading, loop, opening, recovery, rounds, stepping, stored
+from .ledger import Ledger
+from .passes import Moved, Over, Pass, Todo, Wait
 from .runtime import Conversation, Repeated, Runtime, former
+from .waiting import Waiters
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +40,6 @@ STOP_S = 5.0
 """How long a stop waits for a driver; it needs less than one second unless the machine stands still."""
 TRIES = 100
 """How often a transition is tried anew because the agent has changed meanwhile; each time somebody else got on."""
-Opening = Callable[[Ledger, Pass | None, Conversation, Pass | None], Accepted]
-"""Opens a pass: takes the ledger, a fresh pass (None when the agent is busy), the conversation, the unfinished run."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
@@ -60,9 +55,7 @@ class Control:
         self.recovering = False
         """Whether recovery is at work: what its commits wake waits until it is done."""
         self._woken: set[str] = set()
-        self._waiters: defaultdict[str, list[asyncio.Future[RunOutcome | None]]] = defaultdict(list)
-        self._hasty: set[asyncio.Future[RunOutcome | None]] = set()
-        """Those of the waiters that want to hear when a pass is left as it is, since the disk said no."""
+        self.waiters = Waiters(rt)
         self._places = asyncio.Semaphore(rt.limits.max_active_runs)
 
     # -- what others ask for --------------------------------------------------------------------------------------
@@ -81,53 +74,10 @@ class Control:
 
         It goes on when its client leaves. Raises `AgentBusy`. A repeated request gets its first answer.
         """
-        message = UserMessage.trusted(message_id=None, at=None, role="user", content=content)
-
-        def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
-            agent = ledger.agent(agent_id)
-            run = ledger.active_run(agent)
-            if run is not None and run.pass_open:
-                return self._queue(ledger, agent, run, content, caller, queue=queue and not wishes)
-            opening.prompt(
-                ledger,
-                _need(p),
-                conversation,
-                message,
-                old=old,
-                cause="prompt",
-                on_approval=on_approval,
-                origin=caller.origin,
-            )
-            return Accepted.trusted(agent_id=agent_id, run_id=_need(p).run_id, item_id=None)
-
-        return self._open(agent_id, change, caller=caller, name="accept", wishes=wishes)
-
-    def _queue(
-        self,
-        ledger: Ledger,
-        agent: AgentRecord,
-        run: RunRecord,
-        content: tuple[InputPart, ...],
-        caller: Caller,
-        *,
-        queue: bool,
-    ) -> Accepted:
-        if not queue:
-            raise AgentBusy(
-                f"The agent {agent.agent_id!r} is {agent.state} in the run {run.run_id!r}; wait for it, stop it, "
-                "push to its inbox, or prompt with ifBusy 'queue'.",
-                runId=run.run_id,
-            )
-        wire = [part.wire() for part in content]
-        item = put(
-            ledger,
-            agent,
-            {"kind": "message", "content": wire},
-            origin=caller.origin,
-            most=self._rt.limits.max_inbox_items,
-            is_prompt=True,
+        change = accepting.prompt(
+            self._rt, caller, agent_id, content, queue=queue and not wishes, on_approval=on_approval
         )
-        return Accepted(agent_id=agent.agent_id, item_id=item.item_id)
+        return self._open(agent_id, change, caller=caller, name="accept", wishes=wishes)
 
     def resume(
         self,
@@ -138,20 +88,24 @@ class Control:
         wishes: opening.Wishes = opening.NO_WISHES,
     ) -> asyncio.Task[Accepted]:
         """Carries the agent on. Raises `NothingToResume`, `AgentBusy`; wishes are for a run that begins."""
-
-        def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
-            agent = ledger.agent(agent_id)
-            run = ledger.active_run(agent)
-            if run is not None and run.pass_open:
-                raise AgentBusy(f"The agent {agent_id!r} is {agent.state} already.", runId=run.run_id)
-            if old is not None:
-                wishes.refuse_for(old)
-                opening.carry_on(self._rt, ledger, old, cause=cause, origin=caller.origin)
-                return Accepted(agent_id=agent_id, run_id=old.run_id)
-            opening.fresh(ledger, _need(p), conversation, cause=cause, origin=caller.origin)
-            return Accepted(agent_id=agent_id, run_id=_need(p).run_id)
-
+        change = accepting.resume(self._rt, caller, agent_id, cause=cause, wishes=wishes)
         return self._open(agent_id, change, caller=caller, name="accept", wishes=wishes)
+
+    async def resume_document(self, caller: Caller, agent_id: str, document: dict[str, Any]) -> Accepted:
+        """Carries a saved run on, as the first run of a new agent."""
+
+        def change(ledger: Ledger) -> Accepted:
+            p = stepping.adopt_document(self._rt, ledger, agent_id, document)
+            lost = p.run.fail_dispatched()
+            opening.carry_on(self._rt, ledger, p, cause="resume", origin=caller.origin, forced=True, lost=lost)
+            made.append(p)
+            return Accepted(agent_id=p.agent_id, run_id=p.run_id)
+
+        made: list[Pass] = []
+        answer = await self._rt.answer_once(caller, "accept", change)
+        for p in made[-1:]:
+            self.drive(p)
+        return answer if isinstance(answer, Accepted) else Accepted.model_validate(answer)
 
     async def prompt_child(
         self,
@@ -162,43 +116,14 @@ class Control:
         check: Callable[[Ledger], None],
     ) -> str | None:
         """Starts a child's pass inside its parent's call; the id of its run."""
-        message = UserMessage(content=content)
-
-        def change(ledger: Ledger, p: Pass | None, conversation: Conversation, old: Pass | None) -> Accepted:
-            check(ledger)
-            agent = ledger.agent(child_id)
-            run = ledger.active_run(agent)
-            if run is not None and run.pass_open:
-                raise AgentBusy(f"The child agent {child_id!r} is {agent.state} already.", runId=run.run_id)
-            opening.prompt(
-                ledger,
-                _need(p),
-                conversation,
-                message,
-                old=old,
-                cause="child",
-                on_approval=None,
-                origin=None,
-                nest=nest,
-            )
-            return Accepted(agent_id=child_id, run_id=_need(p).run_id)
-
+        change = accepting.child_prompt(child_id, content, nest, check)
         return (await asyncio.shield(self._open(child_id, change, caller=Caller(), name="accept"))).run_id
 
     async def resume_child(
         self, child_id: str, nest: tuple[str, str] | None, *, check: Callable[[Ledger], None]
     ) -> None:
         """Carries an interrupted or paused child on, inside its parent's call."""
-
-        def change(ledger: Ledger, _p: Pass | None, _c: Conversation, old: Pass | None) -> Accepted:
-            check(ledger)
-            if old is None:
-                return Accepted(agent_id=child_id)
-            record = ledger.run(old.run_id)
-            record.nested_agent_id, record.nested_call_id = nest or (None, None)
-            opening.carry_on(self._rt, ledger, old, cause="child", origin=None, forced=True)
-            return Accepted(agent_id=child_id, run_id=old.run_id)
-
+        change = accepting.child_resume(self._rt, child_id, nest, check)
         with contextlib.suppress(AgentBusy, NothingToResume):
             await asyncio.shield(self._open(child_id, change, caller=Caller(), name="accept"))
 
@@ -208,14 +133,14 @@ class Control:
         """`run/step` on an agent's run. Raises `AgentBusy` while the daemon drives it."""
         agent_id = record.agent_id or ""
         async with self._lock(agent_id):
-            while True:
+            for _ in range(TRIES):
                 agent = await self._rt.agent(agent_id)
                 if agent.active_run_id != record.run_id:
                     return await stepping.step_alone(self._rt, caller, record, revision=revision, feed=feed)
                 conversation = await self._rt.conversations.load(self._rt.store, agent)
                 try:
-                    p = await self._load(agent, conversation)
-                    return await handstep.step(self._rt, caller, _need(p), revision=revision, feed=feed)
+                    p = await loading.unfinished(self._rt, agent, conversation)
+                    return await handstep.step(self._rt, caller, loading.needed(p), revision=revision, feed=feed)
                 except Moved:
                     self._rt.conversations.forget(conversation.id)
                 except DamagedRecord:
@@ -226,9 +151,10 @@ class Control:
                 except BaseException:
                     self._rt.conversations.forget(conversation.id)
                     raise
+            raise _restless(agent_id)
 
     async def _has_moved(self, agent: AgentRecord) -> bool:
-        return _standing(await self._rt.agent(agent.agent_id)) != _standing(agent)
+        return loading.standing(await self._rt.agent(agent.agent_id)) != loading.standing(agent)
 
     def wake(self, agent_id: str) -> None:
         """A decision was made, or a child has ended: its driver looks at the round, or the pass is revived."""
@@ -287,45 +213,6 @@ class Control:
         if tasks := {live.task for live in passes if live.task is not None}:
             await asyncio.wait(tasks, timeout=STOP_S)
 
-    async def wait_until_over(self, agent_id: str, run_id: str | None = None, *, hasty: bool = False) -> RunOutcome:
-        """The outcome of a run's last pass, as soon as no pass of it is open.
-
-        Raises `RunNotFound`, and with `hasty` `StorageError` when the pass is left as it is, since the disk said no.
-        """
-        while True:
-            future: asyncio.Future[RunOutcome | None] = asyncio.get_running_loop().create_future()
-            self._waiters[agent_id].append(future)
-            if hasty:
-                self._hasty.add(future)
-            try:
-                live = self._rt.live.get(agent_id)
-                if live is None or live.run_id != run_id:  # else it is known to be under way
-                    outcome = await self._rt.store.read(lambda tx: _outcome(tx, agent_id, run_id))
-                    if outcome is not None:
-                        return outcome
-                told = await future
-                if told is not None and told.run_id == run_id:
-                    return told
-            finally:
-                self._hasty.discard(future)
-                waiting = self._waiters.get(agent_id, [])
-                if future in waiting:
-                    waiting.remove(future)
-                if not waiting:
-                    self._waiters.pop(agent_id, None)
-
-    async def wait_for_item(self, agent_id: str, item_id: str) -> RunOutcome:
-        """The outcome of the run that reads a queued prompt."""
-        while True:
-            future = asyncio.get_running_loop().create_future()
-            self._waiters[agent_id].append(future)
-            rows = await self._rt.store.read(lambda tx: tx.find(InboxRecord, item_id=item_id))
-            if rows and rows[0].run_id is not None:
-                return await self.wait_until_over(agent_id, rows[0].run_id)
-            if not rows or rows[0].state != "unread":
-                raise RunNotFound(f"The queued prompt {item_id!r} was removed before a run read it.")
-            await future
-
     def ended(self, agent_id: str, run_id: str, outcome: RunOutcome | None = None) -> None:
         """A pass has ended: nobody drives the agent from here on, whoever waits for it hears what it came to."""
         live = self._rt.live.get(agent_id)
@@ -333,18 +220,7 @@ class Control:
             del self._rt.live[agent_id]
             live.over = True
             live.wake.set()
-        for future in self._waiters.pop(agent_id, []):
-            if not future.done():
-                future.set_result(outcome)
-
-    def _broke(self, p: Pass, error: StorageError) -> None:
-        """A pass is left as it is on disk: whoever cannot wait until the disk has room again hears of it."""
-        text = (
-            f"The run {p.run_id!r} has come to a halt. {error.message} When it can, 'agent/resume' carries the run on."
-        )
-        for future in self._waiters.get(p.agent_id, []):
-            if future in self._hasty and not future.done():
-                future.set_exception(StorageError(text))
+        self.waiters.ended(agent_id, outcome)
 
     def arrived(self, agent_id: str) -> None:
         """Something reached the inbox of an agent: it may start a pass (D10)."""
@@ -385,7 +261,7 @@ class Control:
     def _open(
         self,
         agent_id: str,
-        change: Opening,
+        change: accepting.Opening,
         *,
         caller: Caller,
         name: str,
@@ -411,7 +287,7 @@ class Control:
             await asyncio.wait(set(self._openings), timeout=1.0)
 
     async def _open_now(
-        self, agent_id: str, change: Opening, wishes: opening.Wishes, *, caller: Caller, name: str
+        self, agent_id: str, change: accepting.Opening, wishes: opening.Wishes, *, caller: Caller, name: str
     ) -> Accepted:
         async with self._lock(agent_id):
             await self._driver_gone(agent_id)
@@ -423,20 +299,20 @@ class Control:
             raise _restless(agent_id)
 
     async def _try_to_open(
-        self, agent_id: str, change: Opening, wishes: opening.Wishes, *, caller: Caller, name: str
+        self, agent_id: str, change: accepting.Opening, wishes: opening.Wishes, *, caller: Caller, name: str
     ) -> Accepted:
         agent = self._rt.agents.get(agent_id) or await self._rt.agent(agent_id)
         conversation = Conversation(agent.conversation)
         old = fresh = None
-        if not _is_busy(agent):
+        if not loading.is_busy(agent):
             conversation = await self._rt.conversations.load(self._rt.store, agent)
-            old = await self._load(agent, conversation)
-            fresh = self._fresh(agent, conversation)
+            old = await loading.unfinished(self._rt, agent, conversation)
+            fresh = loading.fresh(self._rt, agent, conversation)
             wishes.tell(fresh)
-        seen = _standing(agent)
+        seen = loading.standing(agent)
 
         def judged(ledger: Ledger) -> Accepted:
-            if _standing(ledger.agent(agent_id)) != seen:
+            if loading.standing(ledger.agent(agent_id)) != seen:
                 raise Moved
             if old is not None:
                 old.check_current(ledger)
@@ -454,36 +330,6 @@ class Control:
             if p is not None and p.run_id == accepted.run_id:
                 self.drive(p)
         return accepted
-
-    def _fresh(self, agent: AgentRecord, conversation: Conversation) -> Pass:
-        config = self._rt.config_of(stored.config(agent))
-        turns_left = self._rt.max_turns(config)
-        run = AgentRun.new(None).with_history(conversation.messages, call_ids=conversation.call_ids)
-        run.max_turns(turns_left)
-        run.max_invalid_tool_call_retries(turns_left)
-        return new_pass(self._rt, agent, clock.new_run_id(), run, conversation)
-
-    async def _load(self, agent: AgentRecord, conversation: Conversation) -> Pass | None:
-        """The agent's unfinished run, from disk."""
-        if agent.active_run_id is None:
-            return None
-        run_id = agent.active_run_id
-
-        def query(tx: ReadTx) -> Any:
-            record = tx.get(RunRecord, run_id)
-            return None if record is None else (read_run(tx, record), children.nest_of(tx, record))
-
-        found = await self._rt.store.read(query)
-        if found is None:
-            return None
-        parts, nest = found
-        p = new_pass(self._rt, agent, run_id, restore(parts, conversation), conversation)
-        p.run.knowing_call_ids(conversation.call_ids)
-        p.nest = nest
-        p.count_time(parts.record.created_at)
-        p.loaded = (parts.record.revision, len(conversation.messages))
-        p.bodies = [message_json(m) for m in conversation.messages[parts.record.pass_first_message :]]
-        return p
 
     def drive(self, p: Pass) -> None:
         """Drives a pass that a transition has opened or brought back."""
@@ -515,7 +361,7 @@ class Control:
             if self._drivers.get(p.agent_id) is asyncio.current_task():
                 del self._drivers[p.agent_id]
             if isinstance(p.broken, StorageError):
-                self._broke(p, p.broken)
+                self.waiters.broke(p, p.broken)
         if isinstance(p.todo, Wait) and p.nudged:
             await self._revive(p.agent_id)
 
@@ -589,7 +435,7 @@ class Control:
         if record is None or not record.pass_open or record.driver not in by:
             return None
         conversation = await self._rt.conversations.load(self._rt.store, agent)
-        return await self._load(agent, conversation)
+        return await loading.unfinished(self._rt, agent, conversation)
 
     async def _stop_one(self, agent_id: str) -> bool:
         async with self._lock(agent_id):
@@ -612,21 +458,6 @@ def _restless(agent_id: str) -> AgentBusy:
     return AgentBusy(f"The agent {agent_id!r} has changed {TRIES} times while it was looked at. Try again.")
 
 
-def _is_busy(agent: AgentRecord) -> bool:
-    return agent.active_run_id is not None and agent.state in ("running", "waiting")
-
-
-def _standing(agent: AgentRecord) -> tuple[Any, ...]:
-    """What must not have changed between reading an agent and the transition."""
-    return agent.conversation, agent.message_count, agent.active_run_id, _is_busy(agent)
-
-
-def _need(p: Pass | None) -> Pass:
-    if p is None:
-        raise Moved
-    return p
-
-
 def _checked(ledger: Ledger, p: Pass, change: Callable[[Ledger, Pass], Todo]) -> Todo:
     p.check_current(ledger)
     return change(ledger, p)
@@ -646,18 +477,3 @@ def _look(ledger: Ledger, rt: Runtime, p: Pass) -> Todo:
         return loop.stop(ledger, p)
     p.sync_entries(ledger)
     return rounds.advance(ledger, rt, p)
-
-
-def _outcome(tx: ReadTx, agent_id: str, run_id: str | None) -> RunOutcome | None:
-    agent = tx.get(AgentRecord, agent_id)
-    if agent is None or agent.deleted:
-        raise AgentNotFound(f"There is no agent {agent_id!r}.", agentId=agent_id)
-    if run_id is not None:
-        record = tx.get(RunRecord, run_id)
-    else:
-        newest = tx.find(RunRecord, agent_id=agent_id, order=("run_id",), desc=True, limit=1)
-        record = newest[0] if newest else None
-    if record is None or record.agent_id != agent_id:
-        which = f"no run {run_id!r}" if run_id else "not run yet"
-        raise RunNotFound(f"The agent {agent_id!r} has {which}.", runId=run_id)
-    return None if record.pass_open or record.outcome is None else ending.outcome_of(tx, record, agent)

@@ -210,3 +210,11 @@ def release(ledger: Ledger, agent_id: str, run_id: str | None = None) -> bool:
     end = ending.interrupted_end(ledger, agent, record)
     ending.close_record(ledger, agent, record, "interrupted", end, error=None)
     return True
+
+
+async def is_stepped(rt: Runtime, agent_id: str) -> bool:
+    """Whether a client steps the agent's run. Raises `AgentNotFound`."""
+    agent = await rt.agent(agent_id)
+    run_id = agent.active_run_id
+    record = await rt.store.read(lambda tx: tx.get(RunRecord, run_id)) if run_id else None
+    return record is not None and record.pass_open and record.driver == "step"

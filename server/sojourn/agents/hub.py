@@ -1,7 +1,7 @@
 """The hub: agents by id, and the one owner of every task that works for them.
 
 Methods end in one call of it; each of those is one line here and a function of the module that knows the matter. What
-commits publish arrives at `_committed`, which tells the feed, wakes who must look, and starts what must start.
+commits publish arrives at `Reactions`, which tells the feed, wakes who must look, and starts what must start.
 """
 
 from __future__ import annotations
@@ -17,39 +17,31 @@ from sojourn.core.agent import Accepted, AgentConfig, Caller, RunOutcome
 from sojourn.core.errors import Draining, InvalidParams, SojournError
 from sojourn.core.messages import InputPart, Message, ToolChoice
 from sojourn.models.base import Model
-from sojourn.models.capabilities import described
-from sojourn.store.base import ReadTx, Store
-from sojourn.store.records import AgentRecord, ClientToolRecord, RequestRecord, RunRecord
+from sojourn.models.made import Models
+from sojourn.store.base import Store
+from sojourn.store.records import ClientToolRecord
 from sojourn.tools.hooks import Hook
 from sojourn.tools.mcp import McpServers
 from sojourn.tools.processes import Surroundings
 from sojourn.tools.table import Toolbox
 
-from . import asking, clock, compaction, decisions, handstep, inbox, opening, policy, recovery, roster, stepping, stored
-from ._faults import strike
+from . import asking, compaction, decisions, handstep, inbox, opening, policy, recovery, roster, stepping
+from .answering import Answers
 from .control import Control
 from .ending import agent_view
 from .feed import Feed
-from .hooks import Chain, run_ended
+from .hooks import Chain
 from .jobs import Jobs
-from .ledger import (
-    ApprovalClosed,
-    ApprovalOpened,
-    Changed,
-    InboxArrived,
-    PassEnded,
-    StopAsked,
-    Wake,
-)
-from .replay import read_events
-from .runtime import HubLimits, Runtime, Struck
+from .reactions import Reactions
+from .replay import events_page
+from .runtime import HubLimits, Runtime
 from .subscription import Subscriber
+from .tidying import tidy
 from .toolset import Handle, Toolset
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-REQUESTS_KEPT_S = 7 * 24 * 3600
 
 
 class Hub:
@@ -70,11 +62,9 @@ class Hub:
         hooks: Sequence[Hook] = (),
     ) -> None:
         self._store = store
-        self._factories = dict(models)
-        self._made: dict[str, Model] = {}
+        self._models = Models(models, default_model)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steppers: dict[int, set[str]] = {}
-        self._closing = False
         self.state: Literal["ready", "draining", "degraded"] = "ready"
         self.on_state: Callable[[str, str | None], None] = lambda _state, _reason: None
         self.on_shutdown: Callable[[str], None] = lambda _mode: None
@@ -88,14 +78,18 @@ class Hub:
             toolset=self._toolset,
             limits=limits or HubLimits(),
             presets=presets or {},
-            model_of=self._model,
-            model_names=self._model_list,
+            model_of=self._models.get,
+            model_names=self._models.names,
             default_model=default_model,
             hooks=Chain(hooks, wait_s=(limits or HubLimits()).hook_wait_s),
         )
         self.rt.passes_of = self._control = Control(self.rt, self.spawn)
         self.rt.jobs = Jobs(self.rt, self.spawn, jobs_dir, around or Surroundings())
         self._questions = asking.Questions(self.rt, self.spawn)
+        self._reactions = Reactions(
+            self.rt, self._control, self._questions, self.spawn, takes_work=lambda: self.state != "draining"
+        )
+        self._answers = Answers(self._control, self.feed, self.spawn, self._reactions.stop_quietly)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -106,18 +100,18 @@ class Hub:
 
     async def __aenter__(self) -> Self:
         """Recovers before any client is served."""
-        self._store.on_commit(self._committed)
+        self._store.on_commit(self._reactions.committed)
         self._store.on_degraded(self._degraded)
         self._toolset.load(await self._store.read(lambda tx: tx.find(ClientToolRecord, damaged={})))
-        await self._recover()
-        await self._tidy()
+        await self._reactions.recover()
+        await tidy(self.rt, self.spawn)
         self._toolset.servers.resume(lambda agent_id, tool: Handle(self.rt, agent_id, f"tool.{tool}"))
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         """Stops the tools; what they did not finish is recorded as interrupted, background jobs go on."""
         self.state = "draining"
-        self._closing = True
+        self._reactions.closing = True
         await self._control.settle()
         tasks = list(self._tasks)
         for task in tasks:
@@ -131,51 +125,9 @@ class Hub:
             self._control.recovering = True
             await self.rt.jobs.settle_calls()
             await recovery.recover(self.rt, in_order=True)
-        for model in self._made.values():
-            await model.aclose()
+        await self._models.aclose()
         await self._toolset.toolbox.aclose()
         await ending
-
-    async def _recover(self) -> None:
-        self._control.recovering = True
-        try:
-            await recovery.after_former_lives(self.rt)
-            await self.rt.jobs.recover()
-            found = await recovery.recover(self.rt)
-        finally:
-            self._control.recovered()
-        for agent_id in found.look:
-            self._control.wake(agent_id)
-        for agent_id in found.stop:
-            self.spawn(self._stop_quietly(agent_id), f"stop {agent_id}")
-        for agent_id in found.resume:
-            self.spawn(self._resume_quietly(agent_id), f"resume {agent_id}")
-        for agent_id in await recovery.unread_agents(self.rt):
-            self.spawn(self._control.continue_inbox(agent_id), f"inbox {agent_id}")
-        await self._questions.recover()
-
-    async def _resume_quietly(self, agent_id: str) -> None:
-        with contextlib.suppress(SojournError):
-            await asyncio.shield(self._control.resume(Caller(), agent_id))
-
-    async def _tidy(self) -> None:
-        """Forgets old requests, goes on with deletions."""
-        before = clock.later(-REQUESTS_KEPT_S)
-
-        def old(tx: ReadTx) -> list[RequestRecord]:
-            return [row for row in tx.find(RequestRecord, order="at", limit=5_000, damaged={}) if row.at < before]
-
-        stale = await self._store.read(old)
-        if stale:
-            await self.rt.write(
-                "tidy",
-                lambda ledger: (
-                    [ledger.tx.delete(RequestRecord, row.client_id, row.request_id) for row in stale] and None
-                ),
-            )
-        for agent_id in await self._store.read(_half_deleted):
-            self.spawn(roster.sweep(self.rt, agent_id), f"sweep {agent_id}")
-        await self.rt.jobs.sweep()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task that the hub owns: its failure is logged, its end is waited for."""
@@ -189,65 +141,18 @@ class Hub:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # -- what commits publish ---------------------------------------------------------------------------------------
-
-    def _committed(self, items: list[Any]) -> None:
-        for item in items:
-            if isinstance(item, list):
-                self.feed.publish(item)
-            elif isinstance(item, Changed):
-                self.rt.agents.learn(item.record)
-                self.feed.changed(item.record.agent_id)
-            elif isinstance(item, Struck):
-                strike(f"after:{item.name}")
-            else:
-                self._react(item)
-
-    def _react(self, item: object) -> None:
-        if self._closing and not isinstance(item, PassEnded):
-            return  # nothing may start any more, and the next life finds all of it on disk
-        match item:
-            case Wake(agent_id):
-                self._control.wake(agent_id)
-            case PassEnded(agent_id, run_id, continue_inbox, outcome):
-                self._control.ended(agent_id, run_id, outcome)
-                if self.rt.hooks.on_run_end and not self._closing:
-                    self.spawn(run_ended(self.rt, agent_id, run_id), f"hooks {run_id}")
-                if continue_inbox and self.state != "draining":
-                    self.spawn(self._control.continue_inbox(agent_id), f"inbox {agent_id}")
-            case InboxArrived(agent_id):
-                self._control.arrived(agent_id)
-            case StopAsked(agent_id):
-                self.spawn(self._stop_quietly(agent_id), f"stop {agent_id}")
-            case ApprovalOpened(agent_id, approval_id):
-                self._questions.opened(agent_id, approval_id)
-            case ApprovalClosed(approval_id):
-                self._questions.closed(approval_id)
-
-    async def _stop_quietly(self, agent_id: str) -> None:
-        with contextlib.suppress(SojournError):
-            await self._control.stop(agent_id)
+    # -- its state --------------------------------------------------------------------------------------------------
 
     def _degraded(self, reason: str | None) -> None:
         if self.state != "draining":
             self.state = "degraded" if reason else "ready"
         self.on_state(self.state, reason)
         if reason is None:
-            self.spawn(self._recover(), "recover")
+            self.spawn(self._reactions.recover(), "recover")
 
     def _refuse_draining(self) -> None:
         if self.state == "draining":
             raise Draining("The daemon is about to end and takes no new work; connect again in a moment.")
-
-    # -- models -----------------------------------------------------------------------------------------------------
-
-    def _model(self, name: str) -> Model:
-        if name not in self._made:
-            self._made[name] = self._factories[name]()
-        return self._made[name]
-
-    def _model_list(self) -> list[dict[str, Any]]:
-        return [{"name": name} for name in self._factories]
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
@@ -340,20 +245,8 @@ class Hub:
         asked = self._control.prompt(
             caller, agent_id, content, queue=if_busy == "queue", on_approval=on_approval, wishes=wishes
         )
-        accepted = await self._accepted(asked, session)
-        return await self._outcome(accepted, agent_id, wait=wait, session=session)
-
-    async def _accepted(self, asked: asyncio.Task[Accepted], session: Subscriber) -> Accepted:
-        """What a prompt or resume became; cancelled by its client in the middle, the run that it starts is stopped."""
-        try:
-            return await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            if session.cancel_requested():
-                with contextlib.suppress(SojournError):
-                    accepted = await asked
-                    if accepted.run_id is not None and accepted.agent_id is not None:
-                        await asyncio.shield(self.spawn(self._stop_quietly(accepted.agent_id), "stop a cancelled run"))
-            raise
+        accepted = await self._answers.accepted(asked, session)
+        return await self._answers.outcome(accepted, agent_id, wait=wait, session=session)
 
     async def resume(
         self,
@@ -372,50 +265,13 @@ class Hub:
         if run is not None:
             if wishes:
                 raise InvalidParams("A saved run goes on under what it began with.", field="outputSchema")
-            asked = asyncio.create_task(self._resume_document(caller, agent_id, run))
+            asked = asyncio.create_task(self._control.resume_document(caller, agent_id, run))
         else:
-            if await self._is_stepped(agent_id):
+            if await handstep.is_stepped(self.rt, agent_id):
                 await self.rt.write("end", lambda ledger: handstep.release(ledger, agent_id) and None)
             asked = self._control.resume(caller, agent_id, wishes=wishes)
-        accepted = await self._accepted(asked, session)
-        return await self._outcome(accepted, accepted.agent_id or agent_id, wait=wait, session=session)
-
-    async def _is_stepped(self, agent_id: str) -> bool:
-        agent = await self.rt.agent(agent_id)
-        run_id = agent.active_run_id
-        record = await self._store.read(lambda tx: tx.get(RunRecord, run_id)) if run_id else None
-        return record is not None and record.pass_open and record.driver == "step"
-
-    async def _resume_document(self, caller: Caller, agent_id: str, document: dict[str, Any]) -> Accepted:
-        def change(ledger: Any) -> Accepted:
-            p = stepping.adopt_document(self.rt, ledger, agent_id, document)
-            lost = p.run.fail_dispatched()
-            opening.carry_on(self.rt, ledger, p, cause="resume", origin=caller.origin, forced=True, lost=lost)
-            made.append(p)
-            return Accepted(agent_id=p.agent_id, run_id=p.run_id)
-
-        made: list[Any] = []
-        answer = await self.rt.answer_once(caller, "accept", change)
-        for p in made[-1:]:
-            self._control.drive(p)
-        return answer if isinstance(answer, Accepted) else Accepted.model_validate(answer)
-
-    async def _outcome(
-        self, accepted: Accepted, agent_id: str, *, wait: bool, session: Subscriber
-    ) -> RunOutcome | Accepted:
-        if not wait:
-            return accepted
-        try:
-            if accepted.run_id is not None:
-                outcome = await self._control.wait_until_over(agent_id, accepted.run_id, hasty=True)
-            else:
-                outcome = await self._control.wait_for_item(agent_id, accepted.item_id or "")
-        except asyncio.CancelledError:
-            if session.cancel_requested() and accepted.run_id is not None:
-                await asyncio.shield(self.spawn(self._stop_quietly(agent_id), f"stop {agent_id}"))
-            raise
-        await self.feed.settled(session, agent_id)
-        return outcome
+        accepted = await self._answers.accepted(asked, session)
+        return await self._answers.outcome(accepted, accepted.agent_id or agent_id, wait=wait, session=session)
 
     async def compact(self, caller: Caller, agent_id: str) -> Any:
         """`agent/compact`."""
@@ -429,7 +285,7 @@ class Hub:
 
     async def wait(self, agent_id: str, run_id: str | None) -> RunOutcome:
         """`agent/wait`."""
-        return await self._control.wait_until_over(agent_id, run_id, hasty=True)
+        return await self._control.waiters.until_over(agent_id, run_id, hasty=True)
 
     # -- inbox, jobs and approvals ------------------------------------------------------------------------------------
 
@@ -583,19 +439,11 @@ class Hub:
 
     async def list_tools(self, agent_id: str | None) -> dict[str, Any]:
         """`tool/list`."""
-        config = None
-        if agent_id is not None:
-            agent = await self.rt.agent(agent_id)
-            config = self.rt.config_of(stored.config(agent))
-        return {"tools": await self._toolset.listed(agent_id, config)}
+        return {"tools": await self._toolset.listed(self.rt, agent_id)}
 
     async def models(self) -> dict[str, Any]:
         """`model/list`."""
-        models = []
-        for name in self._factories:
-            shown = described(self._model(name).spec)
-            models.append({"name": name, **shown, "default": name == self.rt.default_model})
-        return {"models": models}
+        return {"models": self._models.listed()}
 
     # -- watching ---------------------------------------------------------------------------------------------------
 
@@ -612,8 +460,7 @@ class Hub:
     async def events(self, agent_id: str, *, after_seq: int, limit: int) -> dict[str, Any]:
         """`agent/events`."""
         await self.rt.agent(agent_id)
-        page = await self._store.read(lambda tx: read_events(tx, agent_id, after_seq, limit))
-        return {"events": [one.value for one in page], "nextSeq": page[-1].seq if page else after_seq}
+        return await self._store.read(lambda tx: events_page(tx, agent_id, after_seq, limit))
 
     async def watch(self, session: Subscriber) -> None:
         """`agent/watch`."""
@@ -627,7 +474,7 @@ class Hub:
 
     async def status(self) -> dict[str, Any]:
         """What `server/status` tells of the hub."""
-        agents, runs = await self._store.read(_counts)
+        agents, runs = await self._store.read(roster.counts)
         stats = self._store.stats()
         return {
             "state": self.state,
@@ -651,11 +498,3 @@ class Hub:
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("The task %r failed.", task.get_name(), exc_info=error)
-
-
-def _counts(tx: ReadTx) -> tuple[int, int]:
-    return tx.count(AgentRecord, deleted=False), tx.count(RunRecord, pass_open=True)
-
-
-def _half_deleted(tx: ReadTx) -> list[str]:
-    return [row.agent_id for row in tx.find(AgentRecord, state="deleted", damaged={})]

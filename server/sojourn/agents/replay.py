@@ -35,6 +35,12 @@ def read_events(tx: ReadTx, agent_id: str, after: int, limit: int, *, told: Dama
     return [_stored_event(tx, row, told) for row in rows]
 
 
+def events_page(tx: ReadTx, agent_id: str, after: int, limit: int) -> dict[str, Any]:
+    """Stored events behind `after`, as `agent/events` answers them. Raises `DamagedRecord`."""
+    page = read_events(tx, agent_id, after, limit)
+    return {"events": [one.value for one in page], "nextSeq": page[-1].seq if page else after}
+
+
 def _stored_event(tx: ReadTx, row: EventRecord, told: Damaged | None) -> StoredEvent:
     try:
         if told and (error := told.get((row.agent_id, row.seq))) is not None:

@@ -414,3 +414,8 @@ def _finish_sweep(ledger: Ledger, agent: AgentRecord) -> None:
     else:
         agent.state = "gone"
         ledger.tx.put(agent)
+
+
+def counts(tx: ReadTx) -> tuple[int, int]:
+    """How many agents there are, and how many runs have an open pass."""
+    return tx.count(AgentRecord, deleted=False), tx.count(RunRecord, pass_open=True)

@@ -216,7 +216,7 @@ class Runtime:
     limits: HubLimits
     presets: Mapping[str, AgentConfig]
     model_of: Callable[[str], Model]
-    model_names: Callable[[], list[dict[str, Any]]]
+    model_names: Callable[[], list[str]]
     default_model: str
     hooks: Chain
     passes_of: Control = field(init=False)
@@ -302,7 +302,7 @@ class Runtime:
     def model_name(self, config: AgentConfig) -> str:
         """The name of the model that an agent with this config uses. Raises `UnknownModel`."""
         name = config.model or self.default_model
-        known = [model["name"] for model in self.model_names()]
+        known = self.model_names()
         if name not in known:
             raise UnknownModel(f"No model {name!r} is configured; known: {', '.join(known)}.", model=name)
         return name

@@ -137,9 +137,10 @@ class Toolset:
         p.tools = self.tools_for(p.agent_id, p.config)
         await tell("toolsMissing", problems)
 
-    async def listed(self, agent_id: str | None, config: AgentConfig | None) -> list[dict[str, Any]]:
-        """The tools as `tool/list` shows them; MCP servers are started for it."""
-        if agent_id is not None and config is not None:
+    async def listed(self, rt: Runtime, agent_id: str | None) -> list[dict[str, Any]]:
+        """The tools as `tool/list` shows them, an agent's or all; MCP servers are started for it."""
+        if agent_id is not None:
+            config = rt.config_of(stored.config(await rt.agent(agent_id)))
             await self.servers.ready(self.servers.split(config)[1], config)
             return [_entry(tool.info, None) for tool in self.tools_for(agent_id, config).values()]
         entries = [_entry(tool.info, None) for tool in (*self.toolbox, *await self.servers.listed())]
