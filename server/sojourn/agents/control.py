@@ -1,4 +1,4 @@
-"""Starting, carrying on, stopping and waiting for passes. One at a time per agent; all of them belong to the hub.
+"""Starting, carrying on and stopping passes. One at a time per agent; all of them belong to the hub.
 
 A run is on disk before anybody hears that it was accepted. A pass that only waits for a decision has no task and holds
 no place: the decision, also one after a restart, brings it back.
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from sojourn.core.agent import Accepted, Caller, Cause, RunOutcome
@@ -34,7 +34,6 @@ from .waiting import Waiters
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 NOBODY = Caller()
 STOP_S = 5.0
 """How long a stop waits for a driver; it needs less than one second unless the machine stands still."""
