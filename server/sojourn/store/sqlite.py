@@ -82,16 +82,15 @@ class SqliteStore(Listeners):
         future: asyncio.Future[T] = self._loop.create_future()
         self._given += 1
         self._fresh.append(Job(transition, future))
-        if self._company < COMPANY:
-            self._hand_over()  # the writer takes all that has come when it is its turn
-        elif len(self._fresh) == 1:
+        if len(self._fresh) == 1:
             self._loop.call_soon(self._gather, 0, 0)
         return await future
 
     def _gather(self, seen: int, quiet: int) -> None:
-        """Hands over what there is for the writer. Many shared the last batch: they are given some turns of the event
-        loop to come together again. Each needs a few to do what it does between two transitions, and a batch that only
-        some of them share costs as much as one for all.
+        """Hands over what the tasks that ran in this turn of the event loop have for the writer: one batch.
+
+        When many shared the last batch, they are given some turns to come together again: each needs a few to do what
+        it does between two transitions, and a batch that only some of them share costs as much as one for all.
         """
         found = len(self._fresh)
         quiet = 0 if found > seen else quiet + 1
